@@ -1,0 +1,1 @@
+"""Triptych serves diffusion models as separate pools of encoders, denoisers and decoders."""

@@ -1,0 +1,1 @@
+"""The broker: a pure machine, and the asyncio shell around it."""

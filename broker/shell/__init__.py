@@ -1,0 +1,1 @@
+"""asyncio around the machine: sockets, timers, logs."""

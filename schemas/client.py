@@ -1,0 +1,118 @@
+"""The messages between clients and the broker."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from .errors import ErrorInfo
+from .roles import Role
+from .sampling import SamplingLimits, SamplingParams
+from .states import RequestState
+from .timing import StageTiming, TransferTiming
+from .transfer import Count, MediaInfo, RequestId, Seconds
+
+# ------------------------------------------------------------------------------------------ client → broker
+
+
+class HelloMsg(Struct, frozen=True, tag_field="msg_type", tag="hello"):
+    """A client introduces itself; answered by WELCOME, or by ERROR where the versions differ."""
+
+    protocol_version: int
+    package_version: Annotated[str, Meta(max_length=64)]
+
+
+class SubmitMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="submit"):
+    """Draw this. `request_id` is the client's own, unique for ever (a UUID); answered by QUEUED or ERROR."""
+
+    request_id: RequestId
+    params: SamplingParams
+    #: counted from acceptance; None: the broker's default
+    timeout_s: Annotated[float, Meta(gt=0, le=7 * 86_400)] | None = None
+
+
+class CancelMsg(Struct, frozen=True, tag_field="msg_type", tag="cancel"):
+    """End the request; its terminal message is the answer."""
+
+    request_id: RequestId
+
+
+class PingMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="ping"):
+    """The client waits for these requests; answered by PONG."""
+
+    request_ids: Annotated[tuple[RequestId, ...], Meta(max_length=4096)] = ()
+
+
+ClientMsg = HelloMsg | SubmitMsg | CancelMsg | PingMsg
+
+# ------------------------------------------------------------------------------------------ broker → client
+
+
+class WelcomeMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="welcome"):
+    """What the client needs to know of the broker."""
+
+    protocol_version: int
+    package_version: str
+    #: what the running pipeline allows; None while no encoder has registered
+    limits: SamplingLimits | None = None
+
+
+class QueuedMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="queued"):
+    """The request is accepted; `position` requests wait before it. `missing_roles` have no instance at present."""
+
+    request_id: RequestId
+    position: Count
+    missing_roles: tuple[Role, ...] = ()
+
+
+class StageStartedMsg(Struct, frozen=True, tag_field="msg_type", tag="stage_started"):
+    """An instance computes the stage."""
+
+    request_id: RequestId
+    role: Role
+    instance_id: str
+
+
+class ProgressMsg(Struct, frozen=True, tag_field="msg_type", tag="progress"):
+    """Step `step` of `steps` of the stage is done."""
+
+    request_id: RequestId
+    role: Role
+    step: Count
+    steps: Count
+
+
+class StageFinishedMsg(Struct, frozen=True, tag_field="msg_type", tag="stage_finished"):
+    """The stage is computed."""
+
+    request_id: RequestId
+    timing: StageTiming
+
+
+class ResultMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="result"):
+    """The request is DONE; the bytes of `media` are the attachments, in order."""
+
+    request_id: RequestId
+    media: tuple[MediaInfo, ...]
+    stages: tuple[StageTiming, ...]
+    transfers: tuple[TransferTiming, ...]
+    #: from acceptance to this message
+    total_s: Seconds
+
+
+class ErrorMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="error"):
+    """The request ended in `state`, or (`state` None) was never accepted. Without a request id: the message was bad."""
+
+    error: ErrorInfo
+    request_id: str | None = None
+    state: RequestState | None = None
+
+
+class PongMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="pong"):
+    """The broker lives; it does not know the requests `unknown` (any more)."""
+
+    unknown: tuple[RequestId, ...] = ()
+
+
+ClientReplyMsg = (
+    WelcomeMsg | QueuedMsg | StageStartedMsg | ProgressMsg | StageFinishedMsg | ResultMsg | ErrorMsg | PongMsg
+)

@@ -1,0 +1,11 @@
+"""The roles a service can play."""
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """What a service computes. Requests pass the roles in this order."""
+
+    ENCODER = "encoder"
+    DENOISER = "denoiser"
+    DECODER = "decoder"

@@ -1,0 +1,306 @@
+"""The messages between services and the broker: registration, work, and the life of a hop.
+
+The peer of every message is known by its routing id, `routing_id(instance_id, incarnation)`, so a message of an older
+incarnation comes from a peer that is not registered any more. Messages about a request carry its attempt.
+
+A hop: the sender's STAGED → ALLOC, ALLOCATED (skipped where a pre-allocated receive slot fits) → PUSH, PUSHED → READY →
+LOADED, PROGRESS… → the receiver's own STAGED, or DONE in the last role. RELEASE lets the sender drop its staged bytes.
+ABORT ends an attempt early; the instance answers RELEASED once nothing of that attempt runs or touches memory any more.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from .errors import ErrorInfo
+from .manifest import Count, Name, ScalarFields, TensorManifest
+from .roles import Role
+from .sampling import SamplingLimits, SamplingParams
+from .timing import StageTiming
+
+#: raised whenever an older peer could misunderstand a message
+PROTOCOL_VERSION = 1
+
+RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
+InstanceId = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:@-]+\Z")]
+Incarnation = Annotated[int, Meta(ge=0, lt=2**62)]
+Attempt = Annotated[int, Meta(ge=1, le=1000)]
+SlotId = Annotated[int, Meta(ge=0, lt=2**31)]
+Seconds = Annotated[float, Meta(ge=0)]
+Reason = Annotated[str, Meta(max_length=4096)]
+
+
+def routing_id(instance_id: str, incarnation: int) -> bytes:
+    """Return the ZeroMQ routing id of one incarnation of an instance."""
+    return f"{instance_id}/{incarnation:x}".encode()
+
+
+class Slot(Struct, frozen=True):
+    """A piece of an instance's pool. `slot_id` is unique within its incarnation while the slot exists."""
+
+    slot_id: SlotId
+    offset: Count
+    #: bytes
+    size: Count
+
+
+class PoolAddress(Struct, frozen=True, omit_defaults=True):
+    """How an engine of another service reaches this service's pool."""
+
+    #: two services with the same host id can map each other's shared memory
+    host_id: Name
+    #: the name of the pool's shared-memory segment
+    segment: Annotated[str, Meta(max_length=255)]
+    #: bytes
+    size: Count
+
+
+# ------------------------------------------------------------------------------------------ service → broker
+
+
+class TransferRegisterMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_register"):
+    """A service offers itself. A new incarnation replaces an older one of the same instance."""
+
+    protocol_version: int
+    #: of the package, for people
+    package_version: Annotated[str, Meta(max_length=64)]
+    instance_id: InstanceId
+    incarnation: Incarnation
+    role: Role
+    #: requests it takes at once: one computes, the others prefetch
+    capacity: Annotated[int, Meta(ge=1, le=4096)]
+    pool: PoolAddress
+    #: pre-allocated receive slots; the broker hands them out
+    receive_slots: Annotated[tuple[Slot, ...], Meta(max_length=4096)] = ()
+    #: what its pipeline allows; an encoder's are used to check requests
+    limits: SamplingLimits = SamplingLimits()
+
+
+class TransferHeartbeatMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_heartbeat"):
+    """The service's loop is alive. Answered by TransferHeartbeatAckMsg, or TransferRegisterAgainMsg to a stranger."""
+
+
+class TransferStagedMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_staged"):
+    """The stage is computed and its output lies in the sender's `slot`."""
+
+    request_id: RequestId
+    attempt: Attempt
+    slot: Slot
+    manifest: TensorManifest
+    timing: StageTiming
+    scalar_fields: ScalarFields = {}
+
+
+class TransferAllocatedMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_allocated"):
+    """The receiver set `slot` aside for the request, as ALLOC asked."""
+
+    request_id: RequestId
+    attempt: Attempt
+    slot: Slot
+
+
+class TransferAllocRefusedMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_alloc_refused"):
+    """The receiver has no room; the lease is given back. `error` says whether it can ever have (`pool_exhausted`)."""
+
+    request_id: RequestId
+    attempt: Attempt
+    error: ErrorInfo
+
+
+class TransferPushedMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_pushed"):
+    """The sender's engine has written everything; it does not touch the receiver's slot any more."""
+
+    request_id: RequestId
+    attempt: Attempt
+    nbytes: Count
+    duration_s: Seconds
+
+
+class TransferPushFailedMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_push_failed"):
+    """The engine could not write; it does not touch the receiver's slot any more."""
+
+    request_id: RequestId
+    attempt: Attempt
+    error: ErrorInfo
+
+
+class TransferLoadedMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_loaded"):
+    """The receiver's load has completed on the host: its receive slot is quiet and free again."""
+
+    request_id: RequestId
+    attempt: Attempt
+
+
+class TransferStartedMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_started"):
+    """The compute thread has taken the request up."""
+
+    request_id: RequestId
+    attempt: Attempt
+
+
+class TransferProgressMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_progress"):
+    """Step `step` of `steps` is done."""
+
+    request_id: RequestId
+    attempt: Attempt
+    step: Count
+    steps: Count
+
+
+class MediaInfo(Struct, frozen=True, omit_defaults=True):
+    """One encoded picture (or film); its bytes are the attachment of the same index."""
+
+    media_type: Annotated[str, Meta(max_length=64)]
+    #: pixels
+    width: Count
+    #: pixels
+    height: Count
+    #: draws this picture again, alone
+    seed: Annotated[int, Meta(ge=0)]
+
+
+class TransferDoneMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_done"):
+    """The last role is done; the bytes of `media` are the attachments, in order."""
+
+    request_id: RequestId
+    attempt: Attempt
+    timing: StageTiming
+    media: Annotated[tuple[MediaInfo, ...], Meta(max_length=1024)] = ()
+
+
+class TransferFailedMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_failed"):
+    """The attempt failed on this instance, which holds nothing of it any more: lease and receive slot are free."""
+
+    request_id: RequestId
+    attempt: Attempt
+    error: ErrorInfo
+
+
+class TransferReleasedMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_released"):
+    """The answer to ABORT: nothing of the attempt runs or touches memory here; its lease and receive slot are free.
+
+    With `slot_retired` the pre-allocated slot is not to be handed out again, since its lost writer may still write.
+    """
+
+    request_id: RequestId
+    attempt: Attempt
+    slot_retired: bool = False
+
+
+class TransferLeaveMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_leave"):
+    """The service goes, now; what it still holds is lost."""
+
+    reason: Reason
+
+
+ServiceMsg = (
+    TransferRegisterMsg
+    | TransferHeartbeatMsg
+    | TransferStagedMsg
+    | TransferAllocatedMsg
+    | TransferAllocRefusedMsg
+    | TransferPushedMsg
+    | TransferPushFailedMsg
+    | TransferLoadedMsg
+    | TransferStartedMsg
+    | TransferProgressMsg
+    | TransferDoneMsg
+    | TransferFailedMsg
+    | TransferReleasedMsg
+    | TransferLeaveMsg
+)
+
+
+# ------------------------------------------------------------------------------------------ broker → service
+
+
+class TransferRegisterAckMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_register_ack"):
+    """The service is registered. It sends a heartbeat each `heartbeat_s`; silent for `lease_s`, it is lost."""
+
+    protocol_version: int
+    heartbeat_s: Seconds
+    lease_s: Seconds
+
+
+class TransferRegisterRefusedMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_register_refused"):
+    """The service is not registered, and asking again with the same words will not help."""
+
+    error: ErrorInfo
+
+
+class TransferRegisterAgainMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_register_again"):
+    """The broker does not know this peer: it restarted, or the lease ran out. Register as a new incarnation."""
+
+
+class TransferHeartbeatAckMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_heartbeat_ack"):
+    """The broker's loop is alive."""
+
+
+class TransferWorkMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_work"):
+    """The first role computes this request; its input is the parameters alone."""
+
+    request_id: RequestId
+    attempt: Attempt
+    params: SamplingParams
+
+
+class TransferAllocMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_alloc"):
+    """The receiver sets `size` bytes aside for the request."""
+
+    request_id: RequestId
+    attempt: Attempt
+    size: Count
+
+
+class TransferPushMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_push"):
+    """The sender writes the request's staged bytes to `slot` of the pool `receiver`, exactly `data_size` of them."""
+
+    request_id: RequestId
+    attempt: Attempt
+    receiver: InstanceId
+    pool: PoolAddress
+    slot: Slot
+    data_size: Count
+
+
+class TransferReadyMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_ready"):
+    """The receiver's `slot` holds the input: load it and compute."""
+
+    request_id: RequestId
+    attempt: Attempt
+    slot: Slot
+    manifest: TensorManifest
+    params: SamplingParams
+    scalar_fields: ScalarFields = {}
+
+
+class TransferReleaseMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_release"):
+    """The sender may drop the request's staged bytes, once its own push of them is over. Not answered."""
+
+    request_id: RequestId
+    attempt: Attempt
+
+
+class TransferAbortMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_abort"):
+    """Stop the attempt at its next step and drop it; answered by RELEASED.
+
+    `writer_lost` says that the sender which was writing the receive slot is lost and may, if it only hung, write again.
+    """
+
+    request_id: RequestId
+    attempt: Attempt
+    writer_lost: bool = False
+
+
+BrokerMsg = (
+    TransferRegisterAckMsg
+    | TransferRegisterRefusedMsg
+    | TransferRegisterAgainMsg
+    | TransferHeartbeatAckMsg
+    | TransferWorkMsg
+    | TransferAllocMsg
+    | TransferPushMsg
+    | TransferReadyMsg
+    | TransferReleaseMsg
+    | TransferAbortMsg
+)
