@@ -10,6 +10,7 @@ TriptychError
 │   └── RequestLost          the broker does not know it (any more)
 ├── LinkError                the two ends do not come together
 │   ├── BrokerUnreachable    nothing answers at that endpoint
+│   ├── PeerUnreachable      a peer is gone, or reads too slowly
 │   ├── VersionMismatch      they speak different protocol versions
 │   └── RegistrationRefused  the broker does not take this service
 ├── PeerError                the other side sent what it must not send; it is dropped
@@ -136,6 +137,14 @@ class BrokerUnreachable(LinkError, code="broker_unreachable"):
         super().__init__(
             f"no broker answers at {endpoint} (waited {waited_s:g} s); start one with `triptych up`, or name another"
         )
+
+
+class PeerUnreachable(LinkError, code="peer_unreachable"):
+    """Nothing can be sent to a peer, for `reason`."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
 
 
 class VersionMismatch(LinkError, code="version_mismatch"):

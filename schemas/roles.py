@@ -9,3 +9,8 @@ class Role(StrEnum):
     ENCODER = "encoder"
     DENOISER = "denoiser"
     DECODER = "decoder"
+
+    @property
+    def has_input(self) -> bool:
+        """Whether tensors of another role come in."""
+        return self is not Role.ENCODER

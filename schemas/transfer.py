@@ -187,6 +187,10 @@ class TransferReleasedMsg(Struct, frozen=True, omit_defaults=True, tag_field="ms
     slot_retired: bool = False
 
 
+class TransferDrainMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_drain"):
+    """The service wants no new work; it finishes what it has, keeps staged outputs until released, and leaves."""
+
+
 class TransferLeaveMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_leave"):
     """The service goes, now; what it still holds is lost."""
 
@@ -207,6 +211,7 @@ ServiceMsg = (
     | TransferDoneMsg
     | TransferFailedMsg
     | TransferReleasedMsg
+    | TransferDrainMsg
     | TransferLeaveMsg
 )
 
@@ -230,6 +235,12 @@ class TransferRegisterRefusedMsg(Struct, frozen=True, tag_field="msg_type", tag=
 
 class TransferRegisterAgainMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_register_again"):
     """The broker does not know this peer: it restarted, or the lease ran out. Register as a new incarnation."""
+
+
+class TransferErrorMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_error"):
+    """The last frames the service sent were no message; they were dropped."""
+
+    error: ErrorInfo
 
 
 class TransferHeartbeatAckMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_heartbeat_ack"):
@@ -296,6 +307,7 @@ BrokerMsg = (
     TransferRegisterAckMsg
     | TransferRegisterRefusedMsg
     | TransferRegisterAgainMsg
+    | TransferErrorMsg
     | TransferHeartbeatAckMsg
     | TransferWorkMsg
     | TransferAllocMsg

@@ -1,0 +1,1 @@
+"""The services: one runtime, three roles, and the pipelines they compute."""

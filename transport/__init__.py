@@ -1,0 +1,1 @@
+"""Moving messages (`link`) and tensors (`tensors`) between processes."""

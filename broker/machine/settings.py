@@ -23,6 +23,8 @@ class DispatchSettings(Struct, frozen=True, forbid_unknown_fields=True):
     policy: PolicyName = PolicyName.LEAST_LOADED
     #: requests that may wait for an encoder; one more is refused
     max_queued: Annotated[int, Meta(ge=1)] = 1024
+    #: staged outputs that may wait for the next role before the one that makes them gets no more work
+    max_staged: Annotated[int, Meta(ge=1)] = 256
     #: from acceptance to the result, in seconds, where the client sets no timeout
     request_timeout_s: PositiveSeconds = 600.0
     #: how often a service sends a heartbeat, in seconds

@@ -1,0 +1,1 @@
+"""What moves bytes from this service's pool into another's, behind `base.Engine`."""

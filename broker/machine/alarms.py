@@ -1,0 +1,50 @@
+"""What is done when a deadline comes."""
+
+from collections.abc import Callable, Mapping
+
+from ...schemas.errors import RequestTimedOut
+from ...schemas.states import RequestState
+from .deadlines import Alarm
+from .endings import end_early
+from .events import TimePassed
+from .hops import hop_late, rested
+from .records import Instance, Request
+from .registry import lose
+from .stages import WAITING_FOR
+from .tables import Tables
+
+
+def time_passed(t: Tables, _event: TimePassed) -> None:
+    """Do what is due. Only here time has effects: what arrived before is handled before it is missed."""
+    while (due := t.deadlines.pop_due(t.now)) is not None:
+        alarm, subject = due
+        if isinstance(subject, bytes):
+            _OF_INSTANCES[alarm](t, t.by_peer[subject])
+        else:
+            _OF_REQUESTS[alarm](t, t.requests[subject])
+
+
+def _lease_out(t: Tables, instance: Instance) -> None:
+    """Count a silent instance as lost. What it says only moves `expires_at`, so the alarm may be early."""
+    if instance.expires_at > t.now:
+        t.deadlines.arm(Alarm.LEASE, instance.peer, instance.expires_at)
+    else:
+        lose(t, instance, "lost", f"nothing was heard of it for {t.settings.lease_s:g} s")
+
+
+def _time_out(t: Tables, request: Request) -> None:
+    error = RequestTimedOut(request.timeout_s, request.state)
+    end_early(t, request, RequestState.TIMED_OUT, error, f"not done after {request.timeout_s:g} s")
+
+
+def _try_again(t: Tables, request: Request) -> None:
+    t.pools[WAITING_FOR[request.state]].waiting.put(request)
+
+
+_OF_INSTANCES: Mapping[Alarm, Callable[[Tables, Instance], None]] = {Alarm.LEASE: _lease_out, Alarm.REST: rested}
+
+_OF_REQUESTS: Mapping[Alarm, Callable[[Tables, Request], None]] = {
+    Alarm.REQUEST: _time_out,
+    Alarm.HOP: hop_late,
+    Alarm.PARKED: _try_again,
+}

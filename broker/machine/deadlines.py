@@ -1,0 +1,60 @@
+"""The machine's alarm clock: what is due when."""
+
+from enum import Enum, auto
+
+from .heaps import KeyedHeap
+
+
+class Alarm(Enum):
+    """What a deadline is about."""
+
+    #: an instance (by peer) has been silent for too long
+    LEASE = auto()
+    #: an instance (by peer) that had no room may be asked again
+    REST = auto()
+    #: a request (by id) has had its time
+    REQUEST = auto()
+    #: ALLOC or PUSH of a request (by id) should have been answered
+    HOP = auto()
+    #: a request (by id) that fitted no free instance may be tried again
+    PARKED = auto()
+
+
+class Deadlines:
+    """One deadline per alarm and subject."""
+
+    __slots__ = ("_heap",)
+
+    def __init__(self) -> None:
+        self._heap = KeyedHeap[tuple[Alarm, str | bytes]]()
+
+    def arm(self, alarm: Alarm, subject: str | bytes, when: float) -> None:
+        """Set the alarm for `when`, in place of an earlier setting."""
+        self._heap.put((alarm, subject), (when,))
+
+    def disarm(self, alarm: Alarm, subject: str | bytes) -> None:
+        """Drop the alarm, if it is set."""
+        self._heap.discard((alarm, subject))
+
+    def armed(self, alarm: Alarm, subject: str | bytes) -> bool:
+        """Say whether the alarm is set."""
+        return (alarm, subject) in self._heap
+
+    def earliest(self) -> float | None:
+        """Return the time of the next alarm."""
+        key = self._heap.first_key()
+        return None if key is None else key[0]
+
+    def pop_due(self, now: float) -> tuple[Alarm, str | bytes] | None:
+        """Take out and return an alarm whose time has come."""
+        when = self.earliest()
+        if when is None or when > now:
+            return None
+        due = self._heap.first()
+        if due is not None:
+            self._heap.discard(due)
+        return due
+
+    def all(self) -> list[tuple[Alarm, str | bytes]]:
+        """Return every alarm that is set, in no order. For checks only: it costs O(n)."""
+        return self._heap.items()

@@ -1,0 +1,158 @@
+"""What is always true between two events. Beside the state, for tests and the simulator; it looks at everything."""
+
+from collections import Counter
+from itertools import pairwise
+
+from ...schemas.roles import Role
+from ...schemas.states import TERMINAL_STATES
+from .deadlines import Alarm
+from .records import Instance, Lease, Phase, Request
+from .stages import STAGES, WAITING_FOR
+from .tables import Pool, Tables
+
+_RUNNING_ON = {stage.running: role for role, stage in STAGES.items()}
+
+#: phases of a lease whose attempt still runs
+_CURRENT = frozenset({Phase.ALLOCATING, Phase.PUSHING, Phase.RUNNING})
+
+
+class InvariantBroken(AssertionError):
+    """`what` should be true of `subject` and is not."""
+
+    def __init__(self, what: str, subject: object, story: list[str] | None = None) -> None:
+        self.what = what
+        self.subject = subject
+        self.story = story or []
+        super().__init__("; ".join([f"{subject}: not true: {what}", *self.story]))
+
+
+def check_tables(t: Tables) -> None:
+    """Raise `InvariantBroken` for the first invariant that does not hold."""
+    instances = list(t.by_peer.values())
+    loose_ends = Counter[Request]()
+    for instance in instances:
+        _check_instance(t, instance)
+        loose_ends.update(lease.request for lease in instance.leases.values())
+        loose_ends.update(push.lease.request for push in instance.pushes.values())
+    for request in t.requests.values():
+        _check_request(t, request)
+        _require(request.loose_ends == loose_ends[request], "its loose ends are its leases and pushes", request)
+    _require(set(loose_ends) <= set(t.requests.values()), "every request in use is known", "machine")
+    _check_pools(t, instances)
+    _check_alarms(t)
+    _require(not t.out, "no command is left behind", "machine")
+
+
+def _check_instance(t: Tables, instance: Instance) -> None:
+    """Invariant 2 for leases, invariant 3 for slots."""
+    pool = t.pools[instance.role]
+    capacity = instance.registration.capacity
+    _require(instance.alive, "a registered instance is alive", instance)
+    _require(t.by_id.get(instance.instance_id) is instance, "by_id and by_peer agree", instance)
+    _require(pool.members.get(instance.peer) is instance, "it is a member of its pool", instance)
+    _require(len(instance.leases) + instance.free_leases == capacity, "leases held + free = capacity", instance)
+    _require(instance.free_leases >= 0, "no more leases than capacity", instance)
+    free = instance.free_leases > 0 and not instance.resting and not instance.draining
+    _require((instance in pool.free) == free, "the policy knows it if, and only if, it is free", instance)
+    _check_slots(instance)
+    for key, lease in instance.leases.items():
+        _require(lease.key == key and lease.instance is instance, "its leases are its own", instance)
+        _check_lease(lease)
+    for key, push in instance.pushes.items():
+        known = push.lease.push is push and push.sender is instance and push.lease.key == key
+        _require(known, "its pushes are its own", instance)
+    for request in instance.staged.values():
+        staged = request.staged
+        _require(staged is not None and staged.instance is instance, "staged outputs belong to requests", instance)
+
+
+def _check_slots(instance: Instance) -> None:
+    slots = instance.slots
+    owners = Counter(lease.slot.slot_id for lease in instance.leases.values() if lease.slot is not None)
+    _require(owners == Counter(slots.taken.keys()), "each taken slot has exactly one owner", instance)
+    known = [*slots.free_ids(), *slots.retired, *(slots.taken.keys() & slots.fixed.keys())]
+    _require(Counter(known) == Counter(slots.fixed.keys()), "each slot is free, taken or retired", instance)
+    same = all(slots.fixed.get(slot_id, slot) == slot for slot_id, slot in slots.taken.items())
+    _require(same, "a slot keeps its full size", instance)
+    exist = {**slots.fixed, **slots.taken}.values()
+    ranges = sorted((slot.offset, slot.offset + slot.size) for slot in exist if slot.size)
+    _require(all(left[1] <= right[0] for left, right in pairwise(ranges)), "no two slots overlap", instance)
+
+
+def _check_lease(lease: Lease) -> None:
+    request = lease.request
+    current = lease.phase in _CURRENT
+    _require(lease.phase is not Phase.ENDED, "an ended lease is not held", request)
+    _require((request.lease is lease) == current, "it knows the lease of the attempt that runs", request)
+    written = lease.phase in {Phase.PUSHING, Phase.QUARANTINED}
+    _require((lease.push is not None) == written, "a slot is written while a push runs", request)
+    if written:
+        _require(lease.slot is not None, "what is written is a slot", request)
+
+
+def _check_request(t: Tables, request: Request) -> None:
+    lease, state = request.lease, request.state
+    if state in TERMINAL_STATES:
+        _require(lease is None and request.staged is None, "it ended and holds nothing", request)
+        _require(request.loose_ends > 0, "an ended request is kept for its loose ends alone", request)
+        return
+    _require(state in WAITING_FOR or state in _RUNNING_ON, "it waits or runs between events", request)
+    _require(t.deadlines.armed(Alarm.REQUEST, request.request_id), "it has a deadline", request)
+    hopping = lease is not None and lease.phase in {Phase.ALLOCATING, Phase.PUSHING}
+    _require(t.deadlines.armed(Alarm.HOP, request.request_id) == hopping, "a hop has a deadline", request)
+    if lease is not None:
+        _require(lease.instance.alive, "it runs on an instance that is alive", request)
+        _require(lease.instance.leases.get(lease.key) is lease, "its lease is held", request)
+    if state in _RUNNING_ON:
+        here = lease is not None and lease.phase is Phase.RUNNING and lease.instance.role == _RUNNING_ON[state]
+        _require(here, "it runs on an instance of its role", request)
+    else:
+        _check_waiting(t, request, hopping=hopping)
+    if request.staged is not None:
+        holder = request.staged.instance
+        _require(holder.alive and holder.staged.get(request.request_id) is request, "its input exists", request)
+
+
+def _check_waiting(t: Tables, request: Request, *, hopping: bool) -> None:
+    role = WAITING_FOR[request.state]
+    queued = [other for other, pool in t.pools.items() if request in pool.waiting]
+    _require(queued == ([] if hopping else [role]), "it is in its queue, or on its way", request)
+    _require((request.staged is None) == (role is Role.ENCODER), "all stages but the first have an input", request)
+    parked = t.pools[role].waiting.is_parked(request)
+    _require(t.deadlines.armed(Alarm.PARKED, request.request_id) == parked, "it is parked for a while", request)
+
+
+def _check_pools(t: Tables, instances: list[Instance]) -> None:
+    members = [instance for pool in t.pools.values() for instance in pool.members.values()]
+    _require(Counter(members) == Counter(instances), "pools have the registered instances", "machine")
+    for role, pool in t.pools.items():
+        _check_queue(t, pool)
+        _require(len(pool.sizes) == len(pool.members), "sizes of all members are known", role)
+
+
+def _check_queue(t: Tables, pool: Pool) -> None:
+    waiting = pool.waiting.requests()
+    _require(len(waiting) == len(set(waiting)) == len(pool.waiting), "no request waits twice", "queue")
+    for request in waiting:
+        _require(t.requests.get(request.request_id) is request, "waiting requests are known", request)
+        live = request.state in WAITING_FOR and t.pools[WAITING_FOR[request.state]] is pool
+        _require(live, "a waiting request waits for this role", request)
+
+
+def _check_alarms(t: Tables) -> None:
+    for alarm, subject in t.deadlines.all():
+        if isinstance(subject, bytes):
+            known = subject in t.by_peer
+        else:
+            known = subject in t.requests and t.requests[subject].state not in TERMINAL_STATES
+        _require(known, f"the alarm {alarm.name} is about something alive", subject)
+    for peer, instance in t.by_peer.items():
+        _require(t.deadlines.armed(Alarm.LEASE, peer), "its lease has a deadline", instance)
+        _require(t.deadlines.armed(Alarm.REST, peer) == instance.resting, "it rests for a while", instance)
+
+
+def _require(true: object, what: str, subject: object) -> None:
+    if not true:
+        if isinstance(subject, Request):
+            raise InvariantBroken(what, f"request {subject.request_id}", subject.story.lines())
+        raise InvariantBroken(what, subject)

@@ -1,0 +1,104 @@
+"""Leases, receive slots and staged outputs: taken here, and given back here, exactly once each."""
+
+from ...schemas.states import TERMINAL_STATES
+from ...schemas.transfer import TransferAbortMsg, TransferReleaseMsg
+from .deadlines import Alarm
+from .records import Instance, Lease, Phase, Push, Request, Staged
+from .tables import Tables
+
+
+def grant_lease(t: Tables, request: Request, instance: Instance, phase: Phase) -> Lease:
+    """Give `request` one place of the instance's capacity."""
+    key = (request.request_id, request.attempt)
+    lease = Lease(key, request, instance, phase)
+    instance.leases[key] = request.lease = lease
+    request.loose_ends += 1
+    t.grants += 1
+    instance.last_granted = t.grants
+    t.pools[instance.role].free.refresh(instance)
+    return lease
+
+
+def end_lease(t: Tables, lease: Lease, *, retire_slot: bool = False) -> None:
+    """Give the lease back, with its slot if it still has one."""
+    instance, request = lease.instance, lease.request
+    del instance.leases[lease.key]
+    lease.phase = Phase.ENDED
+    if request.lease is lease:
+        request.lease = None
+    return_slot(t, lease, retire=retire_slot)
+    if instance.alive:
+        pool = t.pools[instance.role]
+        pool.free.refresh(instance)
+        parked = pool.waiting.first_parked()
+        if parked is not None:
+            unpark(t, parked, instance)
+    tie_up(t, request)
+
+
+def return_slot(t: Tables, lease: Lease, *, retire: bool = False) -> None:
+    """Give the lease's receive slot back, if it still has one: nobody reads or writes it any more."""
+    if lease.slot is None:
+        return
+    lease.instance.slots.give_back(lease.slot, retire=retire)
+    lease.slot = None
+    if lease.instance.alive:
+        t.pools[lease.instance.role].free.refresh(lease.instance)
+
+
+def unpark(t: Tables, request: Request, instance: Instance) -> None:
+    """Let a parked request be tried again, since `instance` has a place free."""
+    t.deadlines.disarm(Alarm.PARKED, request.request_id)
+    t.pools[instance.role].waiting.put(request)
+
+
+def open_push(staged: Staged, lease: Lease) -> None:
+    """Note that the sender writes what it staged into the lease's slot from now on."""
+    lease.push = staged.instance.pushes[lease.key] = Push(staged.instance, lease, staged)
+    lease.request.loose_ends += 1
+
+
+def close_push(t: Tables, push: Push) -> None:
+    """Note that the sender does not write any more, or is lost."""
+    del push.sender.pushes[push.lease.key]
+    push.lease.push = None
+    tie_up(t, push.lease.request)
+
+
+def tie_up(t: Tables, request: Request) -> None:
+    """Note that a loose end of `request` is over; the last one of an ended request ends its record."""
+    request.loose_ends -= 1
+    forget_if_quiet(t, request)
+
+
+def forget_if_quiet(t: Tables, request: Request) -> None:
+    """Drop all but the story of a request that has ended and of which nothing is in use."""
+    if request.loose_ends == 0 and request.state in TERMINAL_STATES:
+        del t.requests[request.request_id]
+        t.ended.keep(request.request_id, request.story)
+
+
+def abort_lease(t: Tables, lease: Lease) -> None:
+    """End the attempt on this instance; the lease stays until the instance says that it is quiet."""
+    lease.request.lease = None
+    if lease.push is not None:
+        lease.phase = Phase.QUARANTINED
+    else:
+        send_abort(t, lease)
+
+
+def send_abort(t: Tables, lease: Lease) -> None:
+    """Tell the instance to stop; nobody but perhaps a lost writer writes its slot."""
+    lease.phase = Phase.ABORTING
+    t.tell_service(lease.instance.peer, TransferAbortMsg(*lease.key, writer_lost=lease.writer_lost))
+
+
+def release_staged(t: Tables, request: Request) -> None:
+    """Let the sender drop the request's staged bytes, if there are any."""
+    staged = request.staged
+    if staged is None:
+        return
+    request.staged = None
+    del staged.instance.staged[request.request_id]
+    if staged.instance.alive:
+        t.tell_service(staged.instance.peer, TransferReleaseMsg(request.request_id, request.attempt))

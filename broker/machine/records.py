@@ -1,0 +1,165 @@
+"""What the machine knows of each thing: requests, instances, and what ties them together."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ...schemas.manifest import ScalarFields, TensorManifest
+from ...schemas.roles import Role
+from ...schemas.sampling import SamplingParams
+from ...schemas.states import RequestState
+from ...schemas.timing import StageTiming, TransferTiming
+from ...schemas.transfer import Slot, TransferRegisterMsg
+from .slots import ReceiveSlots
+from .story import Story
+
+#: a request and its attempt; messages of another attempt find nothing
+LeaseKey = tuple[str, int]
+
+
+class Phase(StrEnum):
+    """Where a lease stands."""
+
+    #: ALLOC is sent, the answer outstanding
+    ALLOCATING = "allocating"
+    #: PUSH is sent to the sender, the answer outstanding
+    PUSHING = "pushing"
+    #: WORK or READY is sent: the instance loads, waits for its compute thread, computes
+    RUNNING = "running"
+    #: the attempt is over, but a sender still writes the receive slot; ABORT follows its answer
+    QUARANTINED = "quarantined"
+    #: ABORT is sent, RELEASED outstanding
+    ABORTING = "aborting"
+    #: given back
+    ENDED = "ended"
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """One place of an instance's capacity, held by one attempt of one request."""
+
+    key: LeaseKey
+    request: "Request"
+    instance: "Instance"
+    phase: Phase
+    #: the receive slot, until it is known to be quiet
+    slot: Slot | None = None
+    #: the write into `slot`, until the writer has answered or is lost
+    push: "Push | None" = None
+    #: the writer was lost while it wrote; if it only hangs, it may write again
+    writer_lost: bool = False
+    #: the compute thread has taken it up
+    started: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Push:
+    """An engine of `sender` writes the receive slot of `lease`. It outlives the attempt: the sender must answer."""
+
+    sender: "Instance"
+    lease: Lease
+    staged: "Staged"
+
+
+@dataclass(slots=True, eq=False)
+class Staged:
+    """The output of a stage, in the pool of `instance` until the broker releases it."""
+
+    instance: "Instance"
+    manifest: TensorManifest
+    scalar_fields: ScalarFields
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request from acceptance until it has ended and nothing of it is in use anywhere."""
+
+    request_id: str
+    #: routing id of its client
+    client: bytes
+    params: SamplingParams
+    #: counts all accepted requests
+    arrival: int
+    accepted_at: float
+    timeout_s: float
+    #: its story so far
+    story: Story
+    attempt: int = 1
+    state: RequestState = RequestState.PENDING
+    #: of the attempt that runs; None while it waits in a queue
+    lease: Lease | None = None
+    #: the input of the stage it is in or waits for
+    staged: Staged | None = None
+    #: why attempts failed
+    reasons: list[str] = field(default_factory=list[str])
+    #: leases and pushes that are not over; the record stays until there is none
+    loose_ends: int = 0
+    #: peers of the stage it waits for that can never hold its input
+    too_small: set[bytes] = field(default_factory=set[bytes])
+    queued_at: float = 0.0
+    #: waited for the present stage so far, in seconds
+    queue_s: float = 0.0
+    stages: list[StageTiming] = field(default_factory=list[StageTiming])
+    transfers: list[TransferTiming] = field(default_factory=list[TransferTiming])
+
+    @property
+    def source(self) -> Staged:
+        """Return its input; only the first stage has none."""
+        if self.staged is None:
+            raise LookupError(f"request {self.request_id} has no input")
+        return self.staged
+
+
+@dataclass(slots=True, eq=False)
+class Instance:
+    """One incarnation of a service."""
+
+    peer: bytes
+    #: what it said at registration
+    registration: TransferRegisterMsg
+    #: counts all registrations
+    order: int
+    slots: ReceiveSlots
+    #: it is lost when nothing was heard of it until then
+    expires_at: float
+    #: len(leases) ≤ capacity; a lease is in here until it is given back, exactly once
+    leases: dict[LeaseKey, Lease] = field(default_factory=dict[LeaseKey, Lease])
+    #: requests whose next input lies in its pool, by id
+    staged: dict[str, Request] = field(default_factory=dict[str, Request])
+    #: writes of its engine that it must still answer for
+    pushes: dict[LeaseKey, Push] = field(default_factory=dict[LeaseKey, Push])
+    #: False as soon as it is lost
+    alive: bool = True
+    #: had no room a moment ago
+    resting: bool = False
+    #: wants no more work
+    draining: bool = False
+    #: counts all leases granted, when its last one was
+    last_granted: int = 0
+
+    @property
+    def instance_id(self) -> str:
+        """Its name."""
+        return self.registration.instance_id
+
+    @property
+    def role(self) -> Role:
+        """What it computes."""
+        return self.registration.role
+
+    @property
+    def free_leases(self) -> int:
+        """How many more requests it takes."""
+        return self.registration.capacity - len(self.leases)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it can be given a request now."""
+        return self.alive and not self.resting and not self.draining and self.free_leases > 0
+
+    @property
+    def pool_size(self) -> int:
+        """Bytes of its pool."""
+        return self.registration.pool.size
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.instance_id}"

@@ -1,0 +1,42 @@
+"""The legal transitions of a request, and the one function that makes them.
+
+A request moves along `PATH`; from any state but a terminal one it may also end early. Nothing else ever happens to it.
+"""
+
+from collections.abc import Mapping
+
+from ...schemas.errors import InvalidTransition
+from ...schemas.states import RequestState as S
+from .commands import ReportTransition
+from .records import Request
+from .story import tell
+from .tables import Tables
+
+_EARLY_ENDS = frozenset({S.FAILED, S.TIMED_OUT, S.CANCELLED})
+
+#: from a state to those it may become
+LEGAL: Mapping[S, frozenset[S]] = {
+    S.PENDING: frozenset({S.ENCODER_WAITING}) | _EARLY_ENDS,
+    S.ENCODER_WAITING: frozenset({S.ENCODER_RUNNING}) | _EARLY_ENDS,
+    S.ENCODER_RUNNING: frozenset({S.ENCODER_DONE}) | _EARLY_ENDS,
+    S.ENCODER_DONE: frozenset({S.DENOISING_WAITING}) | _EARLY_ENDS,
+    S.DENOISING_WAITING: frozenset({S.DENOISING_RUNNING}) | _EARLY_ENDS,
+    S.DENOISING_RUNNING: frozenset({S.DENOISING_DONE}) | _EARLY_ENDS,
+    S.DENOISING_DONE: frozenset({S.DECODER_WAITING}) | _EARLY_ENDS,
+    S.DECODER_WAITING: frozenset({S.DECODER_RUNNING}) | _EARLY_ENDS,
+    S.DECODER_RUNNING: frozenset({S.DONE}) | _EARLY_ENDS,
+    S.DONE: frozenset(),
+    S.FAILED: frozenset(),
+    S.TIMED_OUT: frozenset(),
+    S.CANCELLED: frozenset(),
+}
+
+
+def move(t: Tables, request: Request, finish: S, cause: str, instance_id: str = "") -> None:
+    """Move `request` to `finish` because of `cause`; a transition outside the table is a bug and raises."""
+    start = request.state
+    if finish not in LEGAL[start]:
+        raise InvalidTransition(request.request_id, start, finish, request.story.lines())
+    request.state = finish
+    tell(t, request, f"{start} → {finish}: {cause}", instance_id)
+    t.out.append(ReportTransition(request.request_id, request.attempt, start, finish, cause, instance_id))

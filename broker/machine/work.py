@@ -1,0 +1,119 @@
+"""What an instance says about a request that it computes."""
+
+from msgspec.structs import replace
+
+from ...schemas.client import ProgressMsg, ResultMsg, StageFinishedMsg, StageStartedMsg
+from ...schemas.errors import MalformedMessage, ManifestMismatch
+from ...schemas.roles import Role
+from ...schemas.states import RequestState
+from ...schemas.timing import StageTiming
+from ...schemas.transfer import (
+    TransferDoneMsg,
+    TransferFailedMsg,
+    TransferProgressMsg,
+    TransferReleasedMsg,
+    TransferStagedMsg,
+    TransferStartedMsg,
+)
+from .endings import close, disarm, fail_attempt, said
+from .leases import end_lease, release_staged
+from .manifests import manifest_problem
+from .records import Instance, Lease, Phase, Request, Staged
+from .stages import STAGES
+from .tables import Tables
+from .transitions import move
+
+
+def enqueue(t: Tables, request: Request, role: Role, cause: str) -> None:
+    """Let `request` wait for `role`."""
+    request.queued_at = t.now
+    request.queue_s = 0.0
+    request.too_small.clear()
+    move(t, request, STAGES[role].waiting, cause)
+    t.pools[role].waiting.put(request)
+
+
+def started(t: Tables, lease: Lease, _msg: TransferStartedMsg) -> None:
+    """Tell the client that the stage is computed now."""
+    if not lease.started:
+        lease.started = True
+        instance = lease.instance
+        started_msg = StageStartedMsg(lease.request.request_id, instance.role, instance.instance_id)
+        t.tell_client(lease.request.client, started_msg)
+
+
+def progress(t: Tables, lease: Lease, msg: TransferProgressMsg) -> None:
+    """Tell the client how far the stage is."""
+    request, role = lease.request, lease.instance.role
+    t.tell_client(request.client, ProgressMsg(request.request_id, role, min(msg.step, msg.steps), msg.steps))
+
+
+def staged(t: Tables, lease: Lease, msg: TransferStagedMsg) -> None:
+    """Let the request wait for the next role; the sender of this stage's input may drop it."""
+    request, instance = lease.request, lease.instance
+    stage = STAGES[instance.role]
+    if stage.follower is None:
+        _violation(t, lease, f"{instance.role}s end with DONE, not with STAGED")
+        return
+    problem = manifest_problem(msg.manifest, msg.slot, instance.pool_size)
+    if problem is not None:
+        fail_attempt(t, request, f"{instance}: {ManifestMismatch(problem)}", instance.instance_id)
+        return
+    end_lease(t, lease)
+    release_staged(t, request)
+    request.staged = Staged(instance, msg.manifest, msg.scalar_fields)
+    instance.staged[request.request_id] = request
+    move(t, request, stage.done, "output staged", instance.instance_id)
+    _note_stage(t, request, instance, msg.timing)
+    enqueue(t, request, stage.follower, "output staged")
+
+
+def done(t: Tables, lease: Lease, msg: TransferDoneMsg) -> None:
+    """Give the client its result."""
+    request, instance = lease.request, lease.instance
+    attachments = t.attachments
+    if STAGES[instance.role].follower is not None:
+        _violation(t, lease, f"{instance.role}s end with STAGED, not with DONE")
+        return
+    if len(msg.media) != len(attachments):
+        _violation(t, lease, f"DONE names {len(msg.media)} media and brings {len(attachments)}")
+        return
+    disarm(t, request)
+    end_lease(t, lease)
+    release_staged(t, request)
+    move(t, request, RequestState.DONE, "result arrived", instance.instance_id)
+    _note_stage(t, request, instance, msg.timing)
+    result = ResultMsg(
+        request.request_id,
+        msg.media,
+        tuple(request.stages),
+        tuple(request.transfers),
+        t.now - request.accepted_at,
+    )
+    t.tell_client(request.client, result, attachments)
+    close(t, request)
+
+
+def failed(t: Tables, lease: Lease, msg: TransferFailedMsg) -> None:
+    """End the attempt. The instance holds nothing of it; only a slot that is being written waits for its writer."""
+    request, instance = lease.request, lease.instance
+    if lease.phase is not Phase.PUSHING:
+        end_lease(t, lease)
+    fail_attempt(t, request, f"{instance}: {said(msg.error)}", instance.instance_id)
+
+
+def released(t: Tables, lease: Lease, msg: TransferReleasedMsg) -> None:
+    """Take back what an ended attempt held on this instance."""
+    end_lease(t, lease, retire_slot=msg.slot_retired)
+
+
+def _violation(t: Tables, lease: Lease, reason: str) -> None:
+    """End the attempt of an instance that does not keep to the protocol."""
+    instance = lease.instance
+    fail_attempt(t, lease.request, f"{instance}: {MalformedMessage(reason)}", instance.instance_id)
+
+
+def _note_stage(t: Tables, request: Request, instance: Instance, timing: StageTiming) -> None:
+    known = replace(timing, role=instance.role, instance_id=instance.instance_id, queue_s=request.queue_s)
+    request.stages.append(known)
+    t.tell_client(request.client, StageFinishedMsg(request.request_id, known))

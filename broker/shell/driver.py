@@ -1,0 +1,78 @@
+"""The lines around the machine: feed it events, carry out its commands, wake it when time matters."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ...schemas.client import ClientMsg, ClientReplyMsg
+from ...schemas.errors import PeerUnreachable
+from ...schemas.transfer import BrokerMsg, ServiceMsg
+from ...transport.link.router import RouterLink
+from ..machine.commands import Command, ReportIgnored, ReportInstance, ReportTransition, TellClient, TellService
+from ..machine.events import ClientVanished, Event, ServiceVanished, TimePassed
+from ..machine.server import DiffusionServer
+from .reports import report_ignored, report_instance, report_transition
+
+
+class Driver:
+    """Runs one `DiffusionServer` in the running loop, whose clock is its time."""
+
+    def __init__(
+        self,
+        server: DiffusionServer,
+        services: RouterLink[ServiceMsg, BrokerMsg],
+        clients: RouterLink[ClientMsg, ClientReplyMsg],
+    ) -> None:
+        self._server = server
+        self._services = services
+        self._clients = clients
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._events: deque[Event] = deque()
+        self._execute: dict[type[Command], Callable[[Any], None]] = {
+            TellService: self._tell_service,
+            TellClient: self._tell_client,
+            ReportTransition: report_transition,
+            ReportInstance: report_instance,
+            ReportIgnored: report_ignored,
+        }
+
+    def feed(self, event: Event) -> None:
+        """Let the machine handle `event`, and all that carrying out its commands brings about."""
+        self._events.append(event)
+        while self._events:
+            for command in self._server.handle(self._events.popleft(), self._loop.time()):
+                self._execute[type(command)](command)
+        self._arm_timer()
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tell_service(self, command: TellService) -> None:
+        try:
+            self._services.send_nowait(command.peer, command.msg)
+        except PeerUnreachable as error:
+            self._events.append(ServiceVanished(command.peer, error.reason))
+
+    def _tell_client(self, command: TellClient) -> None:
+        try:
+            self._clients.send_nowait(command.peer, command.msg, command.attachments)
+        except PeerUnreachable as error:
+            self._events.append(ClientVanished(command.peer, error.reason))
+
+    def _arm_timer(self) -> None:
+        deadline = self._server.next_deadline()
+        if self._timer is not None:
+            if self._timer.when() == deadline:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if deadline is not None:
+            self._timer = self._loop.call_at(deadline, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._timer = None
+        self.feed(TimePassed())

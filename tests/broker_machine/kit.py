@@ -1,0 +1,176 @@
+"""A machine at hand: it is told things in few words, its clock is a number, and it is checked after every event."""
+
+from triptych.broker.machine.commands import Command, ReportIgnored, TellClient, TellService
+from triptych.broker.machine.events import ClientSpoke, Event, ServiceSpoke, ServiceVanished, TimePassed
+from triptych.broker.machine.server import DiffusionServer
+from triptych.broker.machine.settings import DispatchSettings
+from triptych.schemas.client import CancelMsg, ClientMsg, SubmitMsg
+from triptych.schemas.errors import ErrorInfo, TransferError
+from triptych.schemas.manifest import TensorEntry, TensorManifest
+from triptych.schemas.roles import Role
+from triptych.schemas.sampling import SamplingParams
+from triptych.schemas.timing import StageTiming
+from triptych.schemas.transfer import (
+    PROTOCOL_VERSION,
+    PoolAddress,
+    ServiceMsg,
+    Slot,
+    TransferAllocatedMsg,
+    TransferDoneMsg,
+    TransferHeartbeatMsg,
+    TransferPushedMsg,
+    TransferRegisterMsg,
+    TransferReleasedMsg,
+    TransferStagedMsg,
+    routing_id,
+)
+
+CLIENT = b"client"
+POOL_BYTES = 65_536
+SIZE = 1024
+PARAMS = SamplingParams("a fox")
+MANIFEST = TensorManifest(SIZE, (TensorEntry("x", None, "float32", (16, 16), 0, SIZE),))
+#: where a sender's output lies
+OUTPUT = Slot(7, 32_768, SIZE)
+#: a pre-allocated receive slot
+FIXED = Slot(0, 0, 2048)
+#: a slot that ALLOC brought
+DYNAMIC = Slot(9, 40_960, SIZE)
+BROKEN = TransferError("broken").info()
+
+ROLE_OF = {"e": Role.ENCODER, "d": Role.DENOISER, "v": Role.DECODER}
+
+
+def pool_of(name: str, size: int = POOL_BYTES) -> PoolAddress:
+    return PoolAddress("host", f"/{name}", size)
+
+
+def registration(name: str, **fields: object) -> TransferRegisterMsg:
+    """Return what the service `name` says; its first letter is its role: e, d or v."""
+    known = {
+        "protocol_version": PROTOCOL_VERSION,
+        "package_version": "0.1.0",
+        "instance_id": name,
+        "incarnation": 1,
+        "role": ROLE_OF[name[0]],
+        "capacity": 1,
+        "pool": pool_of(name),
+        "receive_slots": (FIXED,) if name[0] != "e" else (),
+    }
+    return TransferRegisterMsg(**(known | fields))
+
+
+def peer_of(name: str, incarnation: int = 1) -> bytes:
+    return routing_id(name, incarnation)
+
+
+def timing(name: str) -> StageTiming:
+    return StageTiming(ROLE_OF[name[0]], name, compute_s=1.0)
+
+
+def error_of(reason: str) -> ErrorInfo:
+    return TransferError(reason).info()
+
+
+class Bench:
+    """One machine. Services are `e1`, `d1`, `v1`, …; requests `r1` and so on."""
+
+    def __init__(self, *services: str, **settings: object) -> None:
+        self.server = DiffusionServer(DispatchSettings(**settings), "0.1.0")
+        self.now = 100.0
+        for name in services:
+            self.register(name)
+
+    def handle(self, event: Event) -> list[Command]:
+        commands = self.server.handle(event, self.now)
+        self.server.check()
+        return commands
+
+    def say(self, name: str, msg: ServiceMsg, *attachments: bytes, incarnation: int = 1) -> list[Command]:
+        """Let the service `name` say `msg`."""
+        return self.handle(ServiceSpoke(peer_of(name, incarnation), msg, attachments))
+
+    def ask(self, msg: ClientMsg, peer: bytes = CLIENT) -> list[Command]:
+        """Let the client say `msg`."""
+        return self.handle(ClientSpoke(peer, msg))
+
+    def register(self, name: str, **fields: object) -> list[Command]:
+        msg = registration(name, **fields)
+        return self.say(name, msg, incarnation=msg.incarnation)
+
+    def submit(self, request_id: str = "r1", **fields: object) -> list[Command]:
+        return self.ask(SubmitMsg(request_id, PARAMS, **fields))
+
+    def cancel(self, request_id: str = "r1") -> list[Command]:
+        return self.ask(CancelMsg(request_id))
+
+    def lose(self, name: str, incarnation: int = 1) -> list[Command]:
+        return self.handle(ServiceVanished(peer_of(name, incarnation), "gone"))
+
+    def after(self, seconds: float, *alive: str) -> list[Command]:
+        """Let time pass; the services `alive` send a heartbeat just before."""
+        self.now += seconds
+        for name in alive:
+            self.say(name, TransferHeartbeatMsg())
+        return self.handle(TimePassed())
+
+    # ----------------------------------------------------------------------- steps of a request
+
+    def staged(self, name: str, request_id: str = "r1", manifest: TensorManifest = MANIFEST) -> list[Command]:
+        slot = Slot(OUTPUT.slot_id, OUTPUT.offset, max(manifest.data_size, OUTPUT.size))
+        return self.say(name, TransferStagedMsg(request_id, 1, slot, manifest, timing(name), {"guidance": 4.0}))
+
+    def allocated(self, name: str, request_id: str = "r1", slot: Slot = DYNAMIC) -> list[Command]:
+        return self.say(name, TransferAllocatedMsg(request_id, 1, slot))
+
+    def pushed(self, name: str, request_id: str = "r1", nbytes: int = SIZE) -> list[Command]:
+        return self.say(name, TransferPushedMsg(request_id, 1, nbytes, 0.5))
+
+    def done(self, name: str, request_id: str = "r1") -> list[Command]:
+        return self.say(name, TransferDoneMsg(request_id, 1, timing(name)))
+
+    def released(self, name: str, request_id: str = "r1", **fields: bool) -> list[Command]:
+        return self.say(name, TransferReleasedMsg(request_id, 1, **fields))
+
+    def story(self, request_id: str = "r1") -> list[str]:
+        return self.server.story(request_id)
+
+    def instance(self, name: str) -> dict[str, object]:
+        """Return what the instance holds: leases by phase, and the rest where it is not zero."""
+        for role in self.server.status().roles:
+            for status in role.instances:
+                if status.instance_id == name:
+                    counts = {
+                        "free": status.free_slots,
+                        "taken": status.taken_slots,
+                        "retired": status.retired_slots,
+                        "staged": status.staged,
+                        "pushes": status.pushes,
+                    }
+                    held = {str(phase): count for phase, count in status.leases.items()}
+                    return held | {key: count for key, count in counts.items() if count}
+        raise LookupError(name)
+
+    def states(self) -> dict[str, int]:
+        """How many live requests are in which state, and how many are settling."""
+        status = self.server.status()
+        return status.requests | ({"settling": status.settling} if status.settling else {})
+
+
+def told(commands: list[Command]) -> list[tuple[str, object]]:
+    """Return what is sent to whom, without reports: (peer's name, message)."""
+    return [
+        (command.peer.decode().partition("/")[0], command.msg)
+        for command in commands
+        if isinstance(command, TellService | TellClient)
+    ]
+
+
+def names(commands: list[Command]) -> list[tuple[str, str]]:
+    """Return what is sent to whom, without reports: (peer's name, message tag)."""
+    return [(name, msg.__struct_config__.tag.removeprefix("transfer_")) for name, msg in told(commands)]
+
+
+def ignored(commands: list[Command]) -> bool:
+    """Whether all that happened is that a message was ignored."""
+    return len(commands) == 1 and isinstance(commands[0], ReportIgnored)

@@ -1,0 +1,335 @@
+"""An honest service, as the machine sees it: late, repetitive, mortal, but true to the protocol.
+
+It stands in for no code of ours: it does what the docstrings in `schemas/transfer.py` promise, and nothing else.
+Messages wait in `inbox` and `outbox`, in order, until somebody moves them. `memory` knows who really uses which slot.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from triptych.schemas.errors import PayloadTooLarge, PoolExhausted, TransferError
+from triptych.schemas.manifest import EMPTY_MANIFEST, TensorEntry, TensorManifest
+from triptych.schemas.roles import Role
+from triptych.schemas.timing import StageTiming
+from triptych.schemas.transfer import (
+    BrokerMsg,
+    ServiceMsg,
+    Slot,
+    TransferAbortMsg,
+    TransferAllocatedMsg,
+    TransferAllocMsg,
+    TransferAllocRefusedMsg,
+    TransferDoneMsg,
+    TransferDrainMsg,
+    TransferFailedMsg,
+    TransferHeartbeatMsg,
+    TransferLeaveMsg,
+    TransferLoadedMsg,
+    TransferProgressMsg,
+    TransferPushedMsg,
+    TransferPushFailedMsg,
+    TransferPushMsg,
+    TransferReadyMsg,
+    TransferRegisterAgainMsg,
+    TransferRegisterMsg,
+    TransferReleasedMsg,
+    TransferReleaseMsg,
+    TransferStagedMsg,
+    TransferStartedMsg,
+    TransferWorkMsg,
+    routing_id,
+)
+
+from .kit import registration
+
+Key = tuple[str, int]
+
+#: dynamic receive slots and staged outputs are blocks of this size, behind the pre-allocated slots
+BLOCK = 4096
+BLOCKS = 6
+FIXED_SIZES = (512, 1024, 4096)
+FIRST_BLOCK = 2 * BLOCK
+POOL_BYTES = FIRST_BLOCK + BLOCKS * BLOCK
+DATA_SIZES = (512, 1024, 4096, 0)
+
+#: returns a number below its argument: a random one, or one that hypothesis draws
+Choose = Callable[[int], int]
+
+
+class Memory:
+    """Who reads or writes each receive slot, for real. The machine hands none out that anybody uses."""
+
+    def __init__(self) -> None:
+        self.users: dict[tuple[bytes, int], set[tuple[bytes, Key, str]]] = {}
+
+    def begin(self, owner: bytes, slot: Slot, who: bytes, key: Key, use: str) -> None:
+        users = self.users.setdefault((owner, slot.slot_id), set())
+        assert not users, f"slot {slot.slot_id} of {owner!r} is given to {key} while {users} use it"
+        users.add((who, key, use))
+
+    def end(self, owner: bytes, slot: Slot, who: bytes, key: Key, use: str) -> None:
+        self.users.get((owner, slot.slot_id), set()).discard((who, key, use))
+
+    def forget(self, peer: bytes) -> None:
+        """Note that the process behind `peer` touches nothing any more, and that its pool is gone."""
+        for place in [place for place in self.users if place[0] == peer]:
+            del self.users[place]
+        for users in self.users.values():
+            users -= {user for user in users if user[0] == peer}
+
+
+@dataclass
+class Job:
+    """Work of one attempt. `slot` is the receive slot until it is loaded."""
+
+    slot: Slot | None = None
+    #: it has been told to go ahead (WORK, READY)
+    ready: bool = False
+    loaded: bool = False
+    started: bool = False
+    abort: TransferAbortMsg | None = None
+
+
+@dataclass
+class Write:
+    """A push that runs; `released` says that the staged bytes are to go once it is over."""
+
+    msg: TransferPushMsg
+    receiver: bytes
+    released: bool = False
+
+
+@dataclass
+class Service:
+    role: Role
+    name: str
+    incarnation: int
+    capacity: int
+    memory: Memory
+    choose: Choose
+    inbox: deque[BrokerMsg] = field(default_factory=deque)
+    outbox: deque[tuple[ServiceMsg, tuple[bytes, ...]]] = field(default_factory=deque)
+    hangs: bool = False
+    #: said LEAVE, or was killed
+    gone: bool = False
+    draining: bool = False
+
+    def __post_init__(self) -> None:
+        self.reset()
+        self.say_hello()
+
+    # ------------------------------------------------------------------------------- its own state
+
+    @property
+    def peer(self) -> bytes:
+        return routing_id(self.name, self.incarnation)
+
+    def reset(self) -> None:
+        self.jobs: dict[Key, Job] = {}
+        self.staged: dict[Key, int] = {}
+        self.writes: dict[Key, Write] = {}
+        self.blocks = set(range(BLOCKS))
+        self.lost_blocks: set[int] = set()
+
+    def hello(self) -> TransferRegisterMsg:
+        slots = []
+        if self.role is not Role.ENCODER and self.name[-1] != "0":
+            offset = 0
+            for slot_id, size in enumerate(FIXED_SIZES):
+                slots.append(Slot(slot_id, offset, size))
+                offset += size
+        known = registration(self.name, incarnation=self.incarnation, capacity=self.capacity)
+        pool = type(known.pool)("host", f"/{self.name}", POOL_BYTES)
+        return TransferRegisterMsg(
+            known.protocol_version,
+            known.package_version,
+            self.name,
+            self.incarnation,
+            self.role,
+            self.capacity,
+            pool,
+            tuple(slots),
+        )
+
+    def say_hello(self) -> None:
+        self.say(self.hello())
+
+    def come_again(self) -> None:
+        """Start over as a new incarnation, on a new connection."""
+        self.memory.forget(self.peer)
+        self.inbox.clear()
+        self.outbox.clear()
+        self.reset()
+        self.incarnation += 1
+        self.draining = False
+        self.say_hello()
+
+    def say(self, msg: ServiceMsg, *attachments: bytes) -> None:
+        self.outbox.append((msg, attachments))
+        # a repeated refusal could not be told from a second one, after a second ALLOC; the link must not repeat it
+        if not isinstance(msg, TransferAllocRefusedMsg) and self.choose(12) == 11:
+            self.outbox.append((msg, attachments))
+
+    def new_block(self) -> int | None:
+        free = sorted(self.blocks)
+        if not free:
+            return None
+        block = free[self.choose(len(free))]
+        self.blocks.remove(block)
+        return block
+
+    def block_slot(self, block: int) -> Slot:
+        return Slot(len(FIXED_SIZES) + block, FIRST_BLOCK + block * BLOCK, BLOCK)
+
+    def drop_slot(self, slot: Slot, *, lost: bool = False) -> None:
+        """Make a dynamic slot a free block again, unless a lost writer may still write it."""
+        block = slot.slot_id - len(FIXED_SIZES)
+        if block >= 0:
+            (self.lost_blocks if lost else self.blocks).add(block)
+
+    # ------------------------------------------------------------------------------- what it is told
+
+    def hear(self) -> None:
+        """Take one message in."""
+        msg = self.inbox.popleft()
+        handler = getattr(self, f"on_{msg.__struct_config__.tag.removeprefix('transfer_')}", None)
+        if handler is not None:
+            handler(msg)
+
+    def on_register_again(self, _msg: TransferRegisterAgainMsg) -> None:
+        self.come_again()
+
+    def on_work(self, msg: TransferWorkMsg) -> None:
+        self.jobs[msg.request_id, msg.attempt] = Job(ready=True, loaded=True)
+
+    def on_alloc(self, msg: TransferAllocMsg) -> None:
+        key = (msg.request_id, msg.attempt)
+        if self.name[-1] == "0" and self.choose(20) == 0:
+            error = PayloadTooLarge(msg.size, 0, "pool")
+            self.say(TransferAllocRefusedMsg(*key, error.info()))
+            return
+        block = self.new_block()
+        if block is None:
+            self.say(TransferAllocRefusedMsg(*key, PoolExhausted(msg.size, 0).info()))
+            return
+        slot = self.block_slot(block)
+        self.jobs[key] = Job(slot)
+        self.say(TransferAllocatedMsg(*key, slot))
+
+    def on_push(self, msg: TransferPushMsg) -> None:
+        assert (msg.request_id, msg.attempt) in self.staged, "a push of what is not staged"
+        places = (peer for (peer, _), users in self.memory.users.items() if self._is_mine(users, msg))
+        # where the receiver is gone, the engine writes into a segment that nobody has any more
+        self.writes[msg.request_id, msg.attempt] = Write(msg, next(places, b""))
+
+    def _is_mine(self, users: set[tuple[bytes, Key, str]], msg: TransferPushMsg) -> bool:
+        return (self.peer, (msg.request_id, msg.attempt), "w") in users
+
+    def on_ready(self, msg: TransferReadyMsg) -> None:
+        job = self.jobs.setdefault((msg.request_id, msg.attempt), Job())
+        job.slot, job.ready = msg.slot, True
+
+    def on_release(self, msg: TransferReleaseMsg) -> None:
+        key = (msg.request_id, msg.attempt)
+        if key in self.writes:
+            self.writes[key].released = True
+        else:
+            self.blocks.add(self.staged.pop(key))
+
+    def on_abort(self, msg: TransferAbortMsg) -> None:
+        key = (msg.request_id, msg.attempt)
+        job = self.jobs.get(key)
+        if job is not None:
+            job.abort = msg
+            return
+        if key in self.staged:
+            self.blocks.add(self.staged.pop(key))
+        self.say(TransferReleasedMsg(*key, slot_retired=msg.writer_lost))
+
+    # ------------------------------------------------------------------------------- what it does
+
+    def chores(self) -> list[Callable[[], None]]:
+        """Everything it could do next."""
+        chores: list[Callable[[], None]] = [lambda key=key: self.end_write(key) for key in self.writes]
+        for key, job in self.jobs.items():
+            if job.abort is not None:
+                chores.append(lambda key=key: self.quit(key))
+            elif job.ready:
+                chores.append(lambda key=key: self.go_on(key))
+        return chores
+
+    def end_write(self, key: Key, *, well: bool | None = None) -> None:
+        write = self.writes.pop(key)
+        msg = write.msg
+        self.memory.end(write.receiver, msg.slot, self.peer, key, "w")
+        if self.choose(8) == 7 if well is None else not well:
+            self.say(TransferPushFailedMsg(*key, TransferError("no route").info()))
+        else:
+            self.say(TransferPushedMsg(*key, msg.data_size, 0.1))
+        if write.released:
+            self.blocks.add(self.staged.pop(key))
+
+    def quit(self, key: Key) -> None:
+        """Answer ABORT."""
+        job = self.jobs.pop(key)
+        lost = job.abort is not None and job.abort.writer_lost
+        self.end_load(key, job, lost=lost)
+        self.say(TransferReleasedMsg(*key, slot_retired=lost))
+
+    def end_load(self, key: Key, job: Job, *, lost: bool = False) -> None:
+        if job.slot is not None:
+            self.memory.end(self.peer, job.slot, self.peer, key, "r")
+            self.drop_slot(job.slot, lost=lost)
+            job.slot = None
+
+    def go_on(self, key: Key) -> None:
+        job = self.jobs[key]
+        if not job.loaded:
+            job.loaded = True
+            if self.choose(4):  # else the end of the job tells that the slot is quiet
+                self.end_load(key, job)
+                self.say(TransferLoadedMsg(*key))
+        elif not job.started:
+            job.started = True
+            self.say(TransferStartedMsg(*key))
+        elif self.choose(3) == 2:
+            self.say(TransferProgressMsg(*key, 1, 2))
+        else:
+            self.finish(key)
+
+    def finish(self, key: Key) -> None:
+        self.end_load(key, self.jobs.pop(key))
+        timing = StageTiming(self.role, self.name)
+        if self.choose(10) == 9:
+            self.say(TransferFailedMsg(*key, TransferError("out of luck").info()))
+        elif self.role is Role.DECODER:
+            self.say(TransferDoneMsg(*key, timing))
+        else:
+            block = self.new_block()
+            if block is None:
+                self.say(TransferFailedMsg(*key, PoolExhausted(BLOCK, 0).info()))
+                return
+            self.staged[key] = block
+            size = DATA_SIZES[self.choose(len(DATA_SIZES))]
+            entries = (TensorEntry("x", None, "uint8", (size,), 0, size),) if size else ()
+            manifest = TensorManifest(size, entries) if size else EMPTY_MANIFEST
+            self.say(TransferStagedMsg(*key, self.block_slot(block), manifest, timing))
+
+    def beat(self) -> None:
+        self.say(TransferHeartbeatMsg())
+
+    def drain(self) -> None:
+        self.draining = True
+        self.say(TransferDrainMsg())
+
+    def leave(self) -> None:
+        self.say(TransferLeaveMsg("stopped"))
+        self.die()
+
+    def die(self) -> None:
+        """Stop for good. What it has sent may still arrive."""
+        self.gone = True
+        self.memory.forget(self.peer)
+        self.inbox.clear()
+        self.reset()

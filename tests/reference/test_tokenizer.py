@@ -1,0 +1,70 @@
+"""Any text has a reading."""
+
+import pytest
+
+from triptych.services.pipelines.reference.text_encoder import prompt_tokens
+from triptych.services.pipelines.reference.tokenizer import MAX_TOKENS, START, VOCABULARY_SIZE, spell, tokenize
+from triptych.services.pipelines.reference.vocabulary import ALIASES, WORDS
+
+ODD = (
+    "",
+    " \t\n",
+    "🦊🏽‍♀️ on 🔵",
+    "ثعلب على خلفية زرقاء",
+    "キツネ、青い背景",
+    "a fox on blue " * 10_000,
+    "x" * 100_000,
+    "\ud800",
+    "\x00\x01",
+    "e\u0301" * 50,
+    "½ ﬁ ²",
+)
+
+
+@pytest.mark.parametrize("prompt", ODD)
+def test_any_text_is_read(prompt: str) -> None:
+    """Odd text gives at most MAX_TOKENS known tokens, START first."""
+    tokens = tokenize(prompt)
+
+    assert tokens[0] == START
+    assert len(tokens) <= MAX_TOKENS
+    assert all(0 < token < VOCABULARY_SIZE for token in tokens)
+
+
+def test_known_words_are_one_token_each() -> None:
+    """A prompt of known words has one token per word after START, whatever its case and spaces."""
+    assert len(tokenize("a  FOX on\tBlue")) == 5
+    assert tokenize("a  FOX on\tBlue") == tokenize("a fox on blue")
+
+
+def test_unknown_words_are_spelled() -> None:
+    """A word without a token of its own is spelled in bytes."""
+    assert tokenize("a zorro")[2:] == spell("zorro")
+
+
+def test_one_strange_word_does_not_push_the_rest_out() -> None:
+    """Only the beginning of a long unknown word is spelled, so what follows it is still read."""
+    assert tokenize("pneumonoultramicroscopicsilicovolcanoconiosis fox")[-1] == tokenize("fox")[-1]
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [("foxes", "fox"), ("🦊", "fox"), ("☂️", "umbrella"), ("kitten", "cat"), ("tiny", "small")]
+)
+def test_other_words_for_the_same(said: str, meant: str) -> None:
+    """Plurals, emoji and synonyms are read as the word the model knows."""
+    assert tokenize(said) == tokenize(meant)
+
+
+def test_vocabulary_is_consistent() -> None:
+    """No word stands twice, every alias leads to a word, and all tokens fit the embedding table."""
+    assert len(set(WORDS)) == len(WORDS)
+    assert set(ALIASES.values()) <= set(WORDS)
+    assert max(tokenize(WORDS[-1])) < VOCABULARY_SIZE
+
+
+def test_padding_is_masked() -> None:
+    """A prompt becomes one row of MAX_TOKENS whose mask is true exactly on its tokens."""
+    tokens, mask = prompt_tokens("a fox")
+
+    assert tokens.shape == mask.shape == (1, MAX_TOKENS)
+    assert mask[0].tolist() == [True] * 3 + [False] * (MAX_TOKENS - 3)

@@ -1,0 +1,35 @@
+"""The codecs of the two channels, for each end."""
+
+from msgspec.msgpack import Decoder
+
+from ...schemas.client import ClientMsg, ClientReplyMsg
+from ...schemas.transfer import BrokerMsg, ServiceMsg
+from .codec import CLIENT_CHANNEL, TRANSFER_CHANNEL, MessageCodec, MessageLimits
+
+#: a prompt and a negative prompt at their longest, with room
+MAX_CLIENT_MESSAGE_BYTES = 256 * 2**10
+#: media of one result
+MAX_ATTACHMENTS = 1024
+
+
+def broker_to_services(max_result_bytes: int) -> MessageCodec[ServiceMsg, BrokerMsg]:
+    """Return the broker's codec for services."""
+    limits = MessageLimits(max_attachments=MAX_ATTACHMENTS, max_attachment_bytes=max_result_bytes)
+    return MessageCodec(TRANSFER_CHANNEL, Decoder(ServiceMsg), limits)
+
+
+def service_to_broker() -> MessageCodec[BrokerMsg, ServiceMsg]:
+    """Return a service's codec."""
+    return MessageCodec(TRANSFER_CHANNEL, Decoder(BrokerMsg), MessageLimits())
+
+
+def broker_to_clients() -> MessageCodec[ClientMsg, ClientReplyMsg]:
+    """Return the broker's codec for clients."""
+    limits = MessageLimits(max_message_bytes=MAX_CLIENT_MESSAGE_BYTES)
+    return MessageCodec(CLIENT_CHANNEL, Decoder(ClientMsg), limits)
+
+
+def client_to_broker(max_result_bytes: int) -> MessageCodec[ClientReplyMsg, ClientMsg]:
+    """Return a client's codec."""
+    limits = MessageLimits(max_attachments=MAX_ATTACHMENTS, max_attachment_bytes=max_result_bytes)
+    return MessageCodec(CLIENT_CHANNEL, Decoder(ClientReplyMsg), limits)

@@ -1,0 +1,44 @@
+"""The service's or client's end of a link."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Generic
+
+import zmq
+import zmq.asyncio
+
+from ...schemas.errors import ConfigError, PeerUnreachable
+from .codec import In, MessageCodec, Out
+from .sockets import configure, connect, send_nowait
+
+
+class DealerLink(Generic[In, Out]):
+    """A DEALER connected to one broker under the routing id `identity`. It reconnects by itself."""
+
+    def __init__(self, codec: MessageCodec[In, Out], endpoint: str, identity: bytes, max_frame_bytes: int) -> None:
+        self.codec = codec
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, identity)
+        configure(self._socket, max_frame_bytes)
+        try:
+            connect(self._socket, endpoint)
+        except ConfigError:
+            self._context.destroy(linger=0)
+            raise
+
+    async def receive(self) -> tuple[In, tuple[bytes, ...]]:
+        """Wait for a message; return it and its attachments. After `MalformedMessage` the next can be received."""
+        return self.codec.decode(await self._socket.recv_multipart())
+
+    def send_nowait(self, message: Out, attachments: Sequence[bytes] = ()) -> None:
+        """Queue `message` for the broker, connected or not. Raises `PeerUnreachable` where the queue is full."""
+        try:
+            send_nowait(self._socket, self.codec.encode(message, attachments))
+        except zmq.ZMQError as error:
+            raise PeerUnreachable(str(error.strerror)) from error
+
+    async def aclose(self) -> None:
+        """Close the socket; what is queued may still go out for `LINGER_MS`."""
+        self._socket.close()
+        await asyncio.to_thread(self._context.term)

@@ -1,0 +1,73 @@
+"""The broker's end of a link."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Generic
+
+import zmq
+import zmq.asyncio
+from msgspec import Struct
+
+from ...schemas.errors import ConfigError, PeerUnreachable
+from .codec import In, MessageCodec, Out
+from .sockets import bind, configure, send_nowait
+
+#: messages taken off the socket for one wake-up of the loop
+MAX_BATCH = 64
+
+
+class Envelope(Struct, frozen=True):
+    """Frames as they came from `peer`, not yet decoded."""
+
+    peer: bytes
+    frames: Sequence[bytes]
+
+
+class RouterLink(Generic[In, Out]):
+    """A ROUTER that many peers connect to, each known by its routing id.
+
+    A peer that connects under the routing id of another takes it over, which is how it comes back after a network
+    failure. Sending never waits.
+    """
+
+    def __init__(self, codec: MessageCodec[In, Out], endpoint: str, max_frame_bytes: int) -> None:
+        self.codec = codec
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        configure(self._socket, max_frame_bytes)
+        try:
+            self.endpoint = bind(self._socket, endpoint)
+        except ConfigError:
+            self._context.destroy(linger=0)
+            raise
+
+    async def receive(self) -> list[Envelope]:
+        """Wait for a message, then return it with those that are there already, at most `MAX_BATCH`."""
+        envelopes = [_envelope(await self._socket.recv_multipart())]
+        while len(envelopes) < MAX_BATCH:
+            try:
+                envelopes.append(_envelope(await self._socket.recv_multipart(zmq.NOBLOCK)))
+            except zmq.Again:
+                break
+        return envelopes
+
+    def send_nowait(self, peer: bytes, message: Out, attachments: Sequence[bytes] = ()) -> None:
+        """Queue `message` for `peer`. Raises `PeerUnreachable` where it is gone, or so slow that its queue is full."""
+        frames = [peer, *self.codec.encode(message, attachments)]
+        try:
+            send_nowait(self._socket, frames)
+        except zmq.Again as error:
+            raise PeerUnreachable("it reads too slowly: its queue is full") from error
+        except zmq.ZMQError as error:
+            raise PeerUnreachable(str(error.strerror)) from error
+
+    async def aclose(self) -> None:
+        """Close the socket; what is queued may still go out for `LINGER_MS`."""
+        self._socket.close()
+        await asyncio.to_thread(self._context.term)
+
+
+def _envelope(frames: list[bytes]) -> Envelope:
+    return Envelope(frames[0], frames[1:])
