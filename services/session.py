@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 import structlog
 
-from ..schemas.errors import MalformedMessage, PeerUnreachable, error_from
+from ..schemas.errors import MalformedMessage, PeerUnreachable, TriptychError, error_from
 from ..schemas.transfer import (
     BrokerMsg,
     ServiceMsg,
@@ -75,32 +75,30 @@ class Session:
         self._parts = parts
         self._on_registered = registered
         self._ack: asyncio.Future[TransferRegisterAckMsg] = asyncio.get_running_loop().create_future()
-        self._forgotten = asyncio.Event()
+        #: fails with what the registration was refused with
+        self._forgotten: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> Ending:
         """See `run_session`."""
         async with asyncio.TaskGroup() as tasks:
             worker = Worker(self._parts, self._send, tasks)
             background = [tasks.create_task(self._receive(worker)), tasks.create_task(self._keep_in_touch())]
-            try:
-                ending = await self._wait_ending(stop)
-                if ending is Ending.STOPPED and self._ack.done():
-                    await self._drain(worker, drain_s)
-            finally:
-                for task in background:
-                    task.cancel()
-                await worker.aclose()
-        return ending
+            await self._wait_over(stop)
+            if not self._forgotten.done() and self._ack.done():
+                await self._drain(worker, drain_s)
+            for task in background:
+                task.cancel()
+            await worker.aclose()
+        if not self._forgotten.done():
+            return Ending.STOPPED
+        self._forgotten.result()
+        return Ending.FORGOTTEN
 
-    async def _wait_ending(self, stop: asyncio.Event) -> Ending:
+    async def _wait_over(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
             stopped = tasks.create_task(stop.wait())
-            forgotten = tasks.create_task(self._forgotten.wait())
-            await asyncio.wait((stopped, forgotten), return_when=asyncio.FIRST_COMPLETED)
-            ending = Ending.FORGOTTEN if forgotten.done() else Ending.STOPPED
+            await asyncio.wait((stopped, self._forgotten), return_when=asyncio.FIRST_COMPLETED)
             stopped.cancel()
-            forgotten.cancel()
-        return ending
 
     async def _drain(self, worker: Worker, drain_s: float) -> None:
         self._send(TransferDrainMsg())
@@ -126,10 +124,10 @@ class Session:
             case TransferRegisterAckMsg():
                 self._acknowledged(message)
             case TransferRegisterRefusedMsg():
-                raise error_from(message.error)
+                self._forget(error_from(message.error))
             case TransferRegisterAgainMsg():
                 if self._ack.done():
-                    self._forgotten.set()
+                    self._forget()
             case TransferErrorMsg():
                 log.error("the broker dropped a message", reason=message.error.message)
             case _:
@@ -156,4 +154,12 @@ class Session:
             self._link.send_nowait(message, attachments)
         except PeerUnreachable as error:
             log.warning("message lost", msg_type=type(message).__name__, reason=error.reason)
-            self._forgotten.set()
+            self._forget()
+
+    def _forget(self, error: TriptychError | None = None) -> None:
+        if self._forgotten.done():
+            return
+        if error is None:
+            self._forgotten.set_result(None)
+        else:
+            self._forgotten.set_exception(error)

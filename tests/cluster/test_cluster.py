@@ -1,0 +1,162 @@
+"""A prompt goes in, a picture comes out, through real processes."""
+
+import asyncio
+import os
+import random
+import signal
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from tests.cluster.kit import BROKER, gather_all, running, settings, twin
+from triptych.client import Queued, Result, StageFinished, StageStarted, StepDone
+from triptych.client.events import Event, Finished
+from triptych.ops.launcher.argv import broker_argv
+from triptych.ops.launcher.child import Child
+from triptych.schemas.errors import InvalidRequest, RequestCancelled, RequestFailed, RequestLost, RequestTimedOut
+from triptych.schemas.roles import Role
+from triptych.schemas.sampling import SamplingParams
+
+pytestmark = pytest.mark.cluster
+
+PROMPTS = ["a fox on a blue background", "a small red star", "🦊", "ثعلب على خلفية زرقاء", "qwrtzp \x00 狐狸"]
+
+
+def segments() -> set[str]:
+    return {path.name for path in Path("/dev/shm").glob("triptych-*")}  # noqa: S108
+
+
+async def test_fifty_requests_at_once_equal_their_monolithic_twins() -> None:
+    """Mixed prompts, steps, seeds, guidance, sizes and image counts over 2:2:2, each picture to the last bit."""
+    dice = random.Random(20261201)
+    requests = [
+        SamplingParams(
+            dice.choice(PROMPTS),
+            negative_prompt=dice.choice(["", "red"]),
+            seed=dice.choice([dice.getrandbits(64), 2**64 - 1]),
+            num_inference_steps=dice.randint(1, 6),
+            guidance_scale=dice.choice([0.0, 1.0, 4.0]),
+            width=dice.choice([64, 64, 96]),
+            num_images=dice.randint(1, 3),
+        )
+        for _ in range(50)
+    ]
+    before = segments()
+    async with running(settings(2, 2, 2)) as run:
+        results = await gather_all(run, requests)
+    for params, result in zip(requests, results, strict=True):
+        assert isinstance(result, Result), result
+        assert tuple(image.data for image in result.images) == twin(params), params
+    used = {stage.instance_id for result in results if isinstance(result, Result) for stage in result.stages}
+    assert used == {f"{role}-{index}" for role in Role for index in range(2)}
+    assert segments() == before
+
+
+async def test_a_request_is_told_from_beginning_to_end() -> None:
+    """The stream has each event once and in order; limits, errors and cancellation come from the same broker."""
+    async with running(settings(1, 1, 1)) as run:
+        stream = run.client.stream("a fox", seed=7, num_inference_steps=3)
+        async with aclosing(stream) as events:
+            told = [event async for event in events]
+        assert [brief(event) for event in told] == [
+            "queued 0",
+            *("encoder starts", "encoder 1/1", "encoder ends"),
+            *("denoiser starts", "denoiser 1/3", "denoiser 2/3", "denoiser 3/3", "denoiser ends"),
+            *("decoder starts", "decoder 1/1", "decoder ends"),
+            "finished",
+        ]
+        with pytest.raises(InvalidRequest, match="width is 65"):
+            await run.client.generate("a fox", width=65)
+        with pytest.raises(RequestTimedOut, match="DENOISING_RUNNING"):
+            await run.client.generate("a fox", num_inference_steps=1000, timeout_s=0.5)
+        cancelled = asyncio.create_task(run.client.generate("a fox", request_id="r1", num_inference_steps=1000))
+        survivor = asyncio.create_task(run.draw(SamplingParams("a fox", num_inference_steps=2)))
+        await asyncio.sleep(0)
+        run.client.cancel("r1")
+        with pytest.raises(RequestCancelled):
+            await cancelled
+        assert tuple(image.data for image in (await survivor).images) == twin(
+            SamplingParams("a fox", num_inference_steps=2)
+        )
+
+
+def brief(event: Event) -> str:
+    """Say an event in a word or two."""
+    match event:
+        case Queued():
+            return f"queued {event.position}"
+        case StageStarted():
+            return f"{event.role} starts"
+        case StepDone():
+            return f"{event.role} {event.step}/{event.steps}"
+        case StageFinished():
+            return f"{event.timing.role} ends"
+        case Finished():
+            return "finished"
+
+
+async def test_the_death_of_a_denoiser_fails_its_requests_and_no_other() -> None:
+    """SIGKILL under load: what it held fails and names it, the rest is drawn by the other one."""
+    requests = [SamplingParams("a fox", seed=seed, num_inference_steps=30) for seed in range(12)]
+    async with running(settings(1, 2, 1)) as run:
+        drawing = asyncio.create_task(gather_all(run, requests))
+        async with aclosing(run.client.stream("a cat", num_inference_steps=30)) as events:
+            async for event in events:
+                if isinstance(event, StageStarted) and event.role is Role.DENOISER:
+                    break
+        os.kill(run.cluster.pids()["denoiser-0"], signal.SIGKILL)
+        outcomes = await drawing
+        failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        assert 0 < len(failed) < len(requests)
+        for error in failed:
+            assert isinstance(error, RequestFailed), error
+            assert "denoiser-0" in error.reasons[0]
+        for params, outcome in zip(requests, outcomes, strict=True):
+            if isinstance(outcome, Result):
+                assert tuple(image.data for image in outcome.images) == twin(params)
+        assert isinstance(await run.draw(requests[0]), Result)
+
+
+async def test_a_service_told_to_stop_finishes_its_work_first() -> None:
+    """SIGTERM to one of two denoisers under load: every request is drawn."""
+    requests = [SamplingParams("a fox", seed=seed, num_inference_steps=30) for seed in range(8)]
+    async with running(settings(1, 2, 1)) as run:
+        drawing = asyncio.create_task(gather_all(run, requests))
+        async with aclosing(run.client.stream("a cat", num_inference_steps=30)) as events:
+            async for event in events:
+                if isinstance(event, StageStarted) and event.role is Role.DENOISER:
+                    break
+        os.kill(run.cluster.pids()["denoiser-1"], signal.SIGTERM)
+        assert all(isinstance(outcome, Result) for outcome in await drawing)
+        assert (await run.cluster.wait_death()).name == "denoiser-1"
+
+
+async def test_a_pool_too_small_for_all_at_once_only_makes_them_wait() -> None:
+    """Outputs wait for room, slots are allocated one by one, and every picture still equals its twin."""
+    requests = [SamplingParams("a fox", seed=seed, num_inference_steps=2) for seed in range(12)]
+    async with running(settings(1, 1, 1, pool_bytes=128 * 2**10, receive_slots=0)) as run:
+        results = await gather_all(run, requests)
+    for params, result in zip(requests, results, strict=True):
+        assert isinstance(result, Result), result
+        assert tuple(image.data for image in result.images) == twin(params)
+
+
+async def test_services_find_a_broker_that_comes_back() -> None:
+    """SIGKILL for the broker, a new one on the same ports: the services register anew and draw."""
+    params = SamplingParams("a fox", seed=1, num_inference_steps=2)
+    async with running(settings(1, 1, 1)) as run, asyncio.TaskGroup() as tasks:
+        endpoints = run.cluster.endpoints
+        lost = asyncio.create_task(run.client.generate("a fox", num_inference_steps=1000))
+        os.kill(run.cluster.pids()["broker"], signal.SIGKILL)
+        assert (await run.cluster.wait_death()).name == "broker"
+        again = structs.replace(
+            BROKER, service_endpoint=endpoints.service_endpoint, client_endpoint=endpoints.client_endpoint
+        )
+        broker = await Child.start("broker", broker_argv(again), lambda *line: run.lines.append(": ".join(line)), tasks)
+        await broker.wait_ready()
+        with pytest.raises(RequestLost):
+            await lost
+        assert tuple(image.data for image in (await run.draw(params)).images) == twin(params)
+        await broker.stop(5.0)

@@ -1,0 +1,313 @@
+"""What a service does with the broker's messages: real tensors in real shared memory, no sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+import torch
+
+from tests.services.pipelines import Gate, by_prompt, counting, failing, picture
+from triptych.schemas.manifest import EMPTY_MANIFEST, TensorManifest
+from triptych.schemas.roles import Role
+from triptych.schemas.sampling import SamplingParams
+from triptych.schemas.transfer import (
+    ServiceMsg,
+    Slot,
+    TransferAbortMsg,
+    TransferAllocatedMsg,
+    TransferAllocMsg,
+    TransferAllocRefusedMsg,
+    TransferDoneMsg,
+    TransferFailedMsg,
+    TransferLoadedMsg,
+    TransferProgressMsg,
+    TransferPushedMsg,
+    TransferPushFailedMsg,
+    TransferPushMsg,
+    TransferReadyMsg,
+    TransferReleasedMsg,
+    TransferReleaseMsg,
+    TransferStagedMsg,
+    TransferStartedMsg,
+    TransferWorkMsg,
+)
+from triptych.services.compute import ComputeThread
+from triptych.services.job import Parts
+from triptych.services.worker import Worker
+from triptych.transport.tensors.manager import DiffusionTransferManager
+
+POOL_BYTES = 2**20
+
+
+class Service:
+    """A worker of one role, and what it says."""
+
+    def __init__(self, parts: Parts, gate: Gate, tasks: asyncio.TaskGroup) -> None:
+        self.worker = Worker(parts, self.send, tasks)
+        self.transfers = parts.transfers
+        self.gate = gate
+        self.said: asyncio.Queue[ServiceMsg] = asyncio.Queue()
+        self.attachments: tuple[bytes, ...] = ()
+        self.retired_bytes = 0
+
+    def send(self, message: ServiceMsg, attachments: tuple[bytes, ...] = ()) -> None:
+        self.said.put_nowait(message)
+        self.attachments = attachments or self.attachments
+
+    async def says(self, kind: type[ServiceMsg]) -> ServiceMsg:
+        """Return the next message, which must be a `kind`."""
+        message = await self.said.get()
+        assert isinstance(message, kind), message
+        return message
+
+    @property
+    def free_bytes(self) -> int:
+        return self.transfers.statistics().pool.memory.free
+
+
+@asynccontextmanager
+async def open_service(role: Role, pool_bytes: int = POOL_BYTES) -> AsyncIterator[Service]:
+    """Open a service of `role` and check that it ends with an empty pool."""
+    gate = Gate()
+    stages = {"gate": gate, "count": counting, "fail": failing, "picture": picture}
+    compute = ComputeThread(by_prompt(stages), threads=1)
+    transfers = DiffusionTransferManager.open(instance_id=f"{role}-test", incarnation=1, pool_bytes=pool_bytes)
+    parts = Parts(role, f"{role}-test", torch.device("cpu"), transfers, compute)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            service = Service(parts, gate, tasks)
+            yield service
+            gate.open.set()
+            await service.worker.aclose()
+        assert service.free_bytes == pool_bytes - service.retired_bytes
+    finally:
+        gate.open.set()
+        compute.close()
+        await transfers.aclose()
+
+
+def work(prompt: str, request_id: str = "r1", **params: int) -> TransferWorkMsg:
+    return TransferWorkMsg(request_id, 1, SamplingParams(prompt, **params))
+
+
+async def staged(service: Service, request_id: str = "r1", seed: int = 1000) -> TransferStagedMsg:
+    """Have an encoder compute `seed` numbers and return what it says of them."""
+    service.worker.take(work("count", request_id, seed=seed))
+    await service.says(TransferStartedMsg)
+    await service.says(TransferProgressMsg)
+    message = await service.says(TransferStagedMsg)
+    assert isinstance(message, TransferStagedMsg)
+    return message
+
+
+def push(message: TransferStagedMsg, receiver: Service, slot: Slot) -> TransferPushMsg:
+    address = receiver.transfers.address
+    return TransferPushMsg(message.request_id, 1, "receiver", address, slot, message.manifest.data_size)
+
+
+def ready(slot: Slot, manifest: TensorManifest, prompt: str, request_id: str = "r1", **params: int) -> TransferReadyMsg:
+    return TransferReadyMsg(request_id, 1, slot, manifest, SamplingParams(prompt, **params))
+
+
+async def test_an_encoder_computes_and_stages() -> None:
+    """WORK leads to STARTED, PROGRESS and STAGED, and RELEASE frees the slot."""
+    async with open_service(Role.ENCODER) as encoder:
+        message = await staged(encoder)
+        assert (message.slot.size, message.manifest.data_size, message.scalar_fields) == (8192, 8192, {"seed": 1000})
+        assert encoder.free_bytes == POOL_BYTES - 8192
+        encoder.worker.take(TransferReleaseMsg("r1", 1))
+        assert encoder.free_bytes == POOL_BYTES
+        await encoder.worker.wait_idle()
+
+
+async def test_a_payload_goes_from_pool_to_pool_and_through() -> None:
+    """PUSH writes into the receiver's slot, READY loads it: the receiver stages the very numbers that were sent."""
+    async with open_service(Role.ENCODER) as encoder, open_service(Role.DENOISER) as denoiser:
+        message = await staged(encoder)
+        denoiser.worker.take(TransferAllocMsg("r1", 1, message.manifest.data_size))
+        slot = (await denoiser.says(TransferAllocatedMsg)).slot
+        encoder.worker.take(push(message, denoiser, slot))
+        pushed = await encoder.says(TransferPushedMsg)
+        assert pushed.nbytes == message.manifest.data_size
+        denoiser.gate.open.set()
+        denoiser.worker.take(ready(slot, message.manifest, "gate", num_inference_steps=2))
+        kinds = [type(await denoiser.said.get()) for _ in range(4)]
+        assert kinds == [TransferLoadedMsg, TransferStartedMsg, TransferProgressMsg, TransferProgressMsg]
+        onward = await denoiser.says(TransferStagedMsg)
+        loaded = await denoiser.transfers.load_tensors_async(onward.slot, onward.manifest, "cpu")
+        assert torch.equal(loaded.tensors["numbers"], torch.arange(1000))
+
+
+async def test_the_next_input_loads_while_one_computes() -> None:
+    """B is LOADED while A, whose compute the test holds, has not ended: prefetch."""
+    async with open_service(Role.DENOISER) as denoiser:
+        slots = denoiser.transfers.register_prealloc_as_receive(2, 4096)
+        denoiser.worker.take(ready(slots[0], EMPTY_MANIFEST, "gate", "a", num_inference_steps=1))
+        assert [await denoiser.said.get(), await denoiser.said.get()] == [
+            TransferLoadedMsg("a", 1),
+            TransferStartedMsg("a", 1),
+        ]
+        denoiser.worker.take(ready(slots[1], EMPTY_MANIFEST, "count", "b", seed=1))
+        assert await denoiser.said.get() == TransferLoadedMsg("b", 1)
+        denoiser.gate.open.set()
+        ended = [(type(message), message.request_id) for message in [await denoiser.said.get() for _ in range(5)]]
+        assert ended.index((TransferStagedMsg, "a")) < ended.index((TransferStagedMsg, "b"))
+        for slot in slots:
+            denoiser.transfers.release(slot.slot_id)
+
+
+async def test_a_decoder_delivers_pictures() -> None:
+    """DONE carries one PNG for each image, each with the seed that draws it alone."""
+    async with open_service(Role.DECODER) as decoder:
+        decoder.worker.take(ready(_slot(decoder), EMPTY_MANIFEST, "picture", num_images=2, seed=2**64 - 1))
+        await decoder.says(TransferLoadedMsg)
+        await decoder.says(TransferStartedMsg)
+        await decoder.says(TransferProgressMsg)
+        done = await decoder.says(TransferDoneMsg)
+        assert [(media.media_type, media.seed) for media in done.media] == [
+            ("image/png", 2**64 - 1),
+            ("image/png", 0),
+        ]
+        assert [file[:4] for file in decoder.attachments] == [b"\x89PNG"] * 2
+
+
+async def test_a_stage_that_fails_is_answered_with_the_reason() -> None:
+    """FAILED says what was raised; the next request is served."""
+    async with open_service(Role.ENCODER) as encoder:
+        encoder.worker.take(work("fail"))
+        await encoder.says(TransferStartedMsg)
+        failed = await encoder.says(TransferFailedMsg)
+        assert failed.error.message == "ValueError: no picture in it"
+        await staged(encoder, "r2")
+
+
+async def test_a_manifest_that_lies_is_refused_before_anything_is_read() -> None:
+    """READY with a manifest larger than its slot is answered with FAILED."""
+    async with open_service(Role.ENCODER) as encoder, open_service(Role.DENOISER) as denoiser:
+        message = await staged(encoder)
+        slot = denoiser.transfers.allocate_receive(message.manifest.data_size // 2)
+        denoiser.worker.take(ready(slot, message.manifest, "count"))
+        failed = await denoiser.says(TransferFailedMsg)
+        assert failed.error.code == "manifest_mismatch"
+        denoiser.transfers.release(slot.slot_id)
+
+
+async def test_an_allocation_that_does_not_fit_is_refused_at_once() -> None:
+    """No room now and no room ever are different answers."""
+    async with open_service(Role.DENOISER) as denoiser:
+        denoiser.worker.take(TransferAllocMsg("big", 1, POOL_BYTES + 1))
+        assert (await denoiser.says(TransferAllocRefusedMsg)).error.code == "payload_too_large"
+        denoiser.worker.take(TransferAllocMsg("first", 1, POOL_BYTES))
+        await denoiser.says(TransferAllocatedMsg)
+        denoiser.worker.take(TransferAllocMsg("second", 1, 1))
+        assert (await denoiser.says(TransferAllocRefusedMsg)).error.code == "pool_exhausted"
+
+
+async def test_output_waits_for_room_in_the_pool() -> None:
+    """A full pool delays STAGED until something is released; nothing fails."""
+    async with open_service(Role.ENCODER, pool_bytes=8192) as encoder:
+        await staged(encoder, "first")
+        encoder.worker.take(work("count", "second", seed=1000))
+        await encoder.says(TransferStartedMsg)
+        await encoder.says(TransferProgressMsg)
+        encoder.worker.take(TransferReleaseMsg("first", 1))
+        assert (await encoder.says(TransferStagedMsg)).request_id == "second"
+
+
+async def test_a_push_to_nowhere_fails_with_the_reason() -> None:
+    """The receiver's segment is gone: PUSH_FAILED, and the staged bytes stay."""
+    async with open_service(Role.ENCODER) as encoder, open_service(Role.DENOISER) as denoiser:
+        message = await staged(encoder)
+        request = push(message, denoiser, Slot(0, 0, 8192))
+        gone = msgspec.structs.replace(request.pool, segment="triptych-gone")
+        encoder.worker.take(msgspec.structs.replace(request, pool=gone))
+        assert (await encoder.says(TransferPushFailedMsg)).error.code == "transfer_error"
+        assert encoder.free_bytes == POOL_BYTES - 8192
+
+
+async def test_a_push_of_what_is_not_staged_fails() -> None:
+    """A PUSH for an unknown request, or with another size than was staged, moves nothing."""
+    async with open_service(Role.ENCODER) as encoder, open_service(Role.DENOISER) as denoiser:
+        message = await staged(encoder)
+        request = push(message, denoiser, Slot(0, 0, 8192))
+        encoder.worker.take(msgspec.structs.replace(request, request_id="unknown"))
+        await encoder.says(TransferPushFailedMsg)
+        encoder.worker.take(msgspec.structs.replace(request, data_size=4096))
+        await encoder.says(TransferPushFailedMsg)
+
+
+@pytest.mark.parametrize("messages", [[], [TransferAllocMsg("r1", 1, 4096)]], ids=["nothing known", "allocated"])
+async def test_abort_before_the_job_is_answered_at_once(messages: list[TransferAllocMsg]) -> None:
+    """RELEASED comes whether or not anything was known; what was allocated is free."""
+    async with open_service(Role.DENOISER) as denoiser:
+        for message in messages:
+            denoiser.worker.take(message)
+            await denoiser.says(TransferAllocatedMsg)
+        denoiser.worker.take(TransferAbortMsg("r1", 1))
+        assert await denoiser.said.get() == TransferReleasedMsg("r1", 1)
+        assert denoiser.free_bytes == POOL_BYTES
+
+
+async def test_abort_before_the_task_has_begun_is_answered() -> None:
+    """WORK and ABORT in one turn of the loop: only RELEASED is said."""
+    async with open_service(Role.ENCODER) as encoder:
+        encoder.worker.take(work("count"))
+        encoder.worker.take(TransferAbortMsg("r1", 1))
+        assert await encoder.said.get() == TransferReleasedMsg("r1", 1)
+
+
+async def test_abort_while_computing_is_answered_after_the_step() -> None:
+    """RELEASED comes when the thread has let go, and nothing else after it."""
+    async with open_service(Role.ENCODER) as encoder:
+        encoder.worker.take(work("gate", num_inference_steps=1000))
+        await encoder.says(TransferStartedMsg)
+        encoder.worker.take(TransferAbortMsg("r1", 1))
+        assert encoder.said.empty()
+        encoder.gate.open.set()
+        await encoder.worker.wait_idle()
+        said = [encoder.said.get_nowait() for _ in range(encoder.said.qsize())]
+        assert said[-1] == TransferReleasedMsg("r1", 1)
+        assert {type(message) for message in said[:-1]} <= {TransferProgressMsg}
+
+
+async def test_abort_after_staging_drops_the_staged_bytes() -> None:
+    """When ABORT crosses STAGED the output is dropped and RELEASED said."""
+    async with open_service(Role.ENCODER) as encoder:
+        await staged(encoder)
+        encoder.worker.take(TransferAbortMsg("r1", 1))
+        assert await encoder.said.get() == TransferReleasedMsg("r1", 1)
+        assert encoder.free_bytes == POOL_BYTES
+
+
+async def test_a_slot_whose_writer_is_lost_is_not_used_again() -> None:
+    """ABORT with `writer_lost` retires a pre-allocated slot, and keeps an allocated one out of the pool."""
+    async with open_service(Role.DENOISER) as denoiser:
+        denoiser.worker.take(TransferAbortMsg("pre-allocated", 1, writer_lost=True))
+        assert await denoiser.said.get() == TransferReleasedMsg("pre-allocated", 1, slot_retired=True)
+        denoiser.worker.take(TransferAllocMsg("allocated", 1, 4096))
+        await denoiser.says(TransferAllocatedMsg)
+        denoiser.worker.take(TransferAbortMsg("allocated", 1, writer_lost=True))
+        assert await denoiser.said.get() == TransferReleasedMsg("allocated", 1)
+        assert denoiser.free_bytes == POOL_BYTES - 4096
+        denoiser.retired_bytes = 4096
+
+
+async def test_a_repeated_message_starts_nothing_twice() -> None:
+    """The second WORK of an attempt that runs is dropped."""
+    async with open_service(Role.ENCODER) as encoder:
+        encoder.worker.take(work("gate", num_inference_steps=1))
+        encoder.worker.take(work("gate", num_inference_steps=1))
+        encoder.gate.open.set()
+        kinds = [type(await encoder.said.get()) for _ in range(3)]
+        assert kinds == [TransferStartedMsg, TransferProgressMsg, TransferStagedMsg]
+        assert encoder.said.empty()
+
+
+def _slot(service: Service) -> Slot:
+    """Return an allocated slot that READY may name, as ALLOC would have given it."""
+    service.worker.take(TransferAllocMsg("r1", 1, 512))
+    message = service.said.get_nowait()
+    assert isinstance(message, TransferAllocatedMsg)
+    return message.slot
