@@ -21,9 +21,11 @@ TriptychError
 │   └── PayloadTooLarge      never any room; a setting must change
 ├── TransferError            an engine could not move the bytes
 ├── ConfigError              a setting has a value that is not allowed
+├── ProcessDied              a process that was started here ended by itself
 └── InvalidTransition        the broker's machine broke its own rules: a bug, with the request's story
 """
 
+import signal
 from typing import ClassVar, Self
 
 from msgspec import Struct
@@ -226,6 +228,17 @@ class ConfigError(TriptychError, code="config_error"):
         self.value = shortened(value)
         self.allowed = allowed
         super().__init__(f"{key} is {self.value}; allowed: {allowed}")
+
+
+class ProcessDied(TriptychError, code="process_died"):
+    """The process `name` ended by itself with `status` (negative: the signal that killed it); `last_line` it said."""
+
+    def __init__(self, name: str, status: int, last_line: str) -> None:
+        self.name = name
+        self.status = status
+        self.last_line = last_line.removeprefix("error: ")
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        super().__init__(f"{name} {how}; the last it said: {self.last_line or 'nothing'}")
 
 
 class InvalidTransition(TriptychError, code="invalid_transition"):

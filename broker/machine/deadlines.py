@@ -1,11 +1,11 @@
 """The machine's alarm clock: what is due when."""
 
-from enum import Enum, auto
+from enum import IntEnum, auto
 
 from .heaps import KeyedHeap
 
 
-class Alarm(Enum):
+class Alarm(IntEnum):
     """What a deadline is about."""
 
     #: an instance (by peer) has been silent for too long

@@ -20,10 +20,7 @@ def dispatch(t: Tables) -> None:
     """Place requests until each role has no request left that waits, or no instance that is free."""
     for role in DISPATCH_ORDER:
         pool = t.pools[role]
-        while len(pool.free) and not _congested(t, role):
-            request = pool.waiting.first()
-            if request is None:
-                break
+        while (request := pool.waiting.first()) is not None and len(pool.free) and not _congested(t, role):
             _place(t, pool, role, request)
 
 

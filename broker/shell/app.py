@@ -15,7 +15,6 @@ from .intake import take_clients, take_services
 from .reports import log
 from .settings import BrokerSettings
 
-
 #: a frame above this closes the connection; one between a message's limit and this is answered with an error
 MAX_CLIENT_FRAME_BYTES = 16 * MAX_CLIENT_MESSAGE_BYTES
 

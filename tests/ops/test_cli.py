@@ -44,7 +44,7 @@ def test_every_command_has_help(command: str) -> None:
         (["generate", "a fox", "-o", "no/fox.png"], 2, "make no first"),
         (["generate", "a fox", "-o", "folder.png"], 2, "this is a directory"),
         (["generate", "a fox", "-o", "fox.png", "--steps", "many"], 2, "Invalid value for '--steps'"),
-        (["generate", "a fox", "-o", "fox.png", "--broker", "there"], 2, "endpoint is 'there'; allowed: an endpoint"),
+        (["generate", "a fox", "-o", "fox.png", "--broker", "there"], 2, "endpoint is 'there'; allowed: "),
         (["demo", "-o", "no/demo.png"], 2, "make no first"),
         (["up", "--shape", "1:2"], 2, "--shape is '1:2'; allowed: three numbers such as 1:2:1"),
         (["up", "--config", "none.toml"], 2, "--config is 'none.toml'; allowed: a file that can be read"),
@@ -85,7 +85,7 @@ def test_the_command_line_starts_without_torch() -> None:
     code = """
 import sys
 from triptych.broker.shell import app
-from triptych.ops.cli import app, demo, generate, serve, up
+from triptych.ops.cli import app, commands, demo, generate, serve, up
 print({"torch", "numpy", "PIL", "safetensors"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,9 +10,10 @@ from contextlib import suppress
 import pytest
 
 from triptych.ops.config import cluster_settings
-from triptych.ops.launcher.child import Child, ProcessDied
+from triptych.ops.launcher.child import Child
 from triptych.ops.launcher.cluster import local_cluster
 from triptych.ops.launcher.ready import ReadyLine
+from triptych.schemas.errors import ProcessDied
 from triptych.schemas.roles import Role
 
 PREAMBLE = """

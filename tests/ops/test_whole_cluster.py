@@ -1,12 +1,15 @@
 """`triptych demo`, `up` and `generate` as a person runs them: whole clusters of real processes."""
 
+import fcntl
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,7 +28,6 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._mark = uuid.uuid4().hex
-        self._segments = set(Path("/dev/shm").glob("triptych-*"))  # noqa: S108  (where Linux has shared memory)
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -42,11 +44,10 @@ class Shell:
         text, _ = process.communicate()
         return process.returncode, text
 
-    def left_behind(self) -> tuple[list[str], set[Path]]:
-        """Return the processes that still run and the segments that were not there before."""
-        processes = [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if self._is_ours(path)]
-        segments = set(Path("/dev/shm").glob("triptych-*")) - self._segments  # noqa: S108
-        return processes, segments
+    def processes(self) -> dict[int, list[str]]:
+        """Return the command lines of the processes that still run."""
+        pids = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if self._is_ours(path)]
+        return {pid: Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in pids}
 
     def _is_ours(self, environ: Path) -> bool:
         try:
@@ -80,17 +81,54 @@ class Up:
         return self.process.returncode
 
 
+def dead_segments() -> list[str]:
+    """Return the shared memory whose owner is dead; a living one holds a lock on it."""
+    dead: list[str] = []
+    for path in Path("/dev/shm").glob("triptych-*coder-0-*"):  # noqa: S108  (where Linux has shared memory)
+        with suppress(FileNotFoundError), path.open("rb") as segment:
+            try:
+                fcntl.flock(segment, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            dead.append(path.name)
+    return dead
+
+
+@pytest.fixture(scope="module")
+def shared_shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """Return the shell of the tests that share one cluster."""
+    yield from _shell(tmp_path_factory.mktemp("shared"))
+
+
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
     """Return a shell in an empty folder; what it started must be gone in the end."""
-    made = Shell(tmp_path)
+    yield from _shell(tmp_path)
+
+
+def _shell(folder: Path) -> Iterator[Shell]:
+    made = Shell(folder)
     yield made
-    assert made.left_behind() == ([], set())
+    assert (made.processes(), dead_segments()) == ({}, [])
+
+
+@pytest.fixture(scope="module")
+def shared(shared_shell: Shell) -> Iterator[Up]:
+    """Return a cluster for the tests that disturb nothing; it stops with status 0 on Ctrl-C."""
+    for running in _up(shared_shell):
+        yield running
+        assert running.stop() == 0
+        assert "everything is stopped" in running.said
+        assert "Traceback" not in running.said
 
 
 @pytest.fixture
 def up(shell: Shell) -> Iterator[Up]:
     """Return a cluster of one service per role on free ports."""
+    yield from _up(shell)
+
+
+def _up(shell: Shell) -> Iterator[Up]:
     process = shell.start("up", "--client-endpoint=tcp://127.0.0.1:0", "--service-endpoint=tcp://127.0.0.1:0")
     with process:
         try:
@@ -111,76 +149,85 @@ def test_the_demo_writes_a_picture_and_leaves_nothing(shell: Shell) -> None:
     assert [path.name for path in shell.folder.iterdir()] == ["demo.png"]
 
 
-def test_a_running_cluster_draws_what_is_asked_and_stops_on_ctrl_c(shell: Shell, up: Up) -> None:
-    """One picture, several, a mistake, and another; then everything stops with status 0."""
-    broker = f"--broker={up.endpoint}"
+def test_a_running_cluster_draws_what_is_asked(shared_shell: Shell, shared: Up) -> None:
+    """One picture, several, two mistakes, and the first again, equal to the last bit."""
+    shell, broker = shared_shell, f"--broker={shared.endpoint}"
     status, text = shell.run("generate", "a fox on a blue background", "-o", "fox.png", "--seed=5", broker)
     assert (status, text.split(",")[:2]) == (0, ["fox.png  64 × 64", " seed 5"]), text
     status, text = shell.run("generate", "🦊 ثعلب", "-o", "two.png", "--num-images=2", "--steps=4", broker)
     assert status == 0, text
     status, text = shell.run("generate", "a fox", "-o", "none.png", "--width=65", broker)
-    assert status == 2
-    assert text.startswith("error: --width is 65; allowed: ")
-    status, text = shell.run("generate", "a fox", "-o", "late.png", "--timeout=0.001", "--steps=200", broker)
-    assert status == 1
-    assert text.startswith("error: not done after 0.001 s")
+    assert (status, text.split(";")[0]) == (2, "error: --width is 65")
+    status, text = shell.run("generate", "a fox", "-o", "late.png", "--timeout=0.001", "--steps=100", broker)
+    assert (status, text.split(";")[0]) == (1, "error: not done after 0.001 s")
     status, text = shell.run("generate", "a fox on a blue background", "-o", "again.png", "--seed=5", broker)
     assert status == 0, text
     files = {path.name: path.read_bytes() for path in shell.folder.iterdir()}
     assert set(files) == {"fox.png", "two-0.png", "two-1.png", "again.png"}
     assert files["fox.png"] == files["again.png"]
-    assert up.stop() == 0
-    assert "everything is stopped" in up.said
-    assert "Traceback" not in up.said
 
 
-def test_ctrl_c_in_generate_cancels_the_request(shell: Shell, up: Up) -> None:
+def test_the_example_draws(shared_shell: Shell, shared: Up) -> None:
+    """Two pictures at once, with their steps told."""
+    example = Path(__file__).parents[2] / "examples" / "generate.py"
+    argv = [sys.executable, "-P", example, shared.endpoint]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=shared_shell.folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "a whale on a pink background: step 20 of 20\n" in done.stdout
+    assert {"fox.png", "whale.png"} <= {path.name for path in shared_shell.folder.iterdir()}
+
+
+def test_ctrl_c_in_generate_cancels_the_request(shared_shell: Shell, shared: Up) -> None:
     """The broker hears of it, and the status is the shell's for an interrupt."""
-    arguments = ("generate", "a fox", "-o", "fox.png", "--steps=1000", f"--broker={up.endpoint}")
-    with shell.start(*arguments, FORCE_COLOR="1") as process:
+    arguments = ("generate", "a fox", "-o", "fox.png", "--steps=1000", f"--broker={shared.endpoint}")
+    with shared_shell.start(*arguments, FORCE_COLOR="1") as process:
         assert process.stdout
         assert any("step" in line for line in process.stdout)
         process.send_signal(signal.SIGINT)
         text, _ = process.communicate()
-    assert (process.returncode, text.splitlines()[-1]) == (130, "interrupted")
-    assert up.wait_for(r"finish=(CANCELLED)")
-    assert up.stop() == 0
+    assert process.returncode == 130
+    assert text.endswith("interrupted\n")
+    assert shared.wait_for(r"finish=(CANCELLED)")
+
+
+def test_a_taken_port_is_said_before_anything_starts(shared_shell: Shell, shared: Up) -> None:
+    """The cluster that has it is not disturbed."""
+    status, text = shared_shell.run(
+        "up", "--service-endpoint=tcp://127.0.0.1:0", f"--client-endpoint={shared.endpoint}"
+    )
+    assert status == 2
+    assert f"error: --client-endpoint is '{shared.endpoint}'; allowed: an address that is free" in text
 
 
 def test_a_service_that_dies_is_said_and_the_rest_goes_on(shell: Shell, up: Up) -> None:
     """With the signal that killed it; its shared memory is taken away in the end."""
-    processes, segments = shell.left_behind()
-    assert (len(processes), len(segments)) == (5, 3)
-    os.kill(_pid_of(processes, "decoder"), signal.SIGKILL)
+    (decoder,) = [pid for pid, argv in shell.processes().items() if "decoder" in argv]
+    os.kill(decoder, signal.SIGKILL)
     assert up.wait_for(r"(decoder-0 was killed by SIGKILL)")
+    assert len(dead_segments()) == 1
     assert up.stop() == 0
+
+
+def test_what_runs_may_finish_when_the_cluster_stops(shell: Shell, up: Up) -> None:
+    """The roles stop one after another, so that a request in the first still passes through the last."""
+    arguments = ("generate", "a fox", "-o", "fox.png", "--steps=100", f"--broker={up.endpoint}")
+    with shell.start(*arguments, FORCE_COLOR="1") as process:
+        assert process.stdout
+        assert any("step" in line for line in process.stdout)
+        assert up.stop() == 0
+        text, _ = process.communicate()
+    assert process.returncode == 0, text
+    assert (shell.folder / "fox.png").is_file()
 
 
 def test_a_dead_launcher_takes_its_cluster_along(shell: Shell, up: Up) -> None:
     """Nothing survives it, even where it had no time to say goodbye."""
-    descriptors = [os.pidfd_open(int(pid)) for pid in shell.left_behind()[0]]
+    descriptors = [os.pidfd_open(pid) for pid in shell.processes()]
+    assert len(descriptors) == 5
     up.process.kill()
     up.process.communicate()
     for descriptor in descriptors:
-        _wait_gone(descriptor)
-
-
-def test_a_taken_port_is_said_before_anything_starts(shell: Shell, up: Up) -> None:
-    """The cluster that has it is not disturbed."""
-    status, text = shell.run("up", f"--client-endpoint={up.endpoint}", "--service-endpoint=tcp://127.0.0.1:0")
-    assert status == 2
-    assert text.startswith(f"error: --client-endpoint is '{up.endpoint}'; allowed: an address that is free")
-    assert up.stop() == 0
-
-
-def _pid_of(processes: list[str], command: str) -> int:
-    return next(int(pid) for pid in processes if command in Path(f"/proc/{pid}/cmdline").read_text().split("\0"))
-
-
-def _wait_gone(descriptor: int) -> None:
-    import select  # noqa: PLC0415
-
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    poll.poll()
-    os.close(descriptor)
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll()
+        os.close(descriptor)

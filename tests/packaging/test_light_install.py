@@ -61,7 +61,12 @@ def test_nothing_heavy_is_needed() -> None:
     "module",
     [
         *("triptych", "triptych.client", "triptych.broker.shell.app", "triptych.broker.machine.server"),
-        *("triptych.ops.cli.app", "triptych.ops.launcher.cluster", "triptych.ops.cli.up", "triptych.ops.cli.generate"),
+        *(
+            "triptych.ops.cli.commands",
+            "triptych.ops.launcher.cluster",
+            "triptych.ops.cli.up",
+            "triptych.ops.cli.generate",
+        ),
     ],
 )
 def test_client_and_broker_import_without_torch(light_python: Path, module: str) -> None:

@@ -29,6 +29,15 @@ def _note_open(event: str, arguments: tuple[object, ...]) -> None:
 sys.addaudithook(_note_open)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Compute on one thread: on a busy machine two threads wait for each other far longer than they compute."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def opened() -> Iterator[list[str]]:
     """Collect the paths of all files this process opens during the test."""

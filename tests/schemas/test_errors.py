@@ -23,6 +23,7 @@ ERRORS: list[TriptychError] = [
     errors.PayloadTooLarge(2048, 1024, "pool_bytes"),
     errors.TransferError("the segment is gone"),
     errors.ConfigError("device", "cud", "cpu"),
+    errors.ProcessDied("denoiser-0", -9, "error: no weights"),
     errors.InvalidTransition("r1", "DONE", "FAILED", ["submitted"]),
 ]
 

@@ -18,6 +18,7 @@ def hop(payload):
     check_manifest(manifest, memory.nbytes)
     loaded = unpack(manifest, memory, torch.device("cpu"), non_blocking=False)
     assert set(memory[manifest.data_size :].tolist()) == {0xA5}
+    assert not memory.requires_grad
     memory.fill_(0)
     return loaded
 
@@ -83,8 +84,10 @@ def test_lazy_conjugates_and_negations_arrive_as_their_values():
 def test_parameters_arrive_as_plain_tensors():
     """What takes gradients is sent as its values."""
     parameter = torch.nn.Parameter(torch.randn(3, 2))
-    loaded = hop({"leaf": parameter, "inner": (parameter * 2).T})
-    assert [type(tensor) for tensor in loaded.values()] == [torch.Tensor, torch.Tensor]
+    wide = torch.nn.Parameter(torch.randn(3, dtype=torch.complex128))
+    loaded = hop({"leaf": parameter, "inner": (parameter * 2).T, "wide": wide})
+    assert [type(tensor) for tensor in loaded.values()] == [torch.Tensor] * 3
+    assert torch.equal(loaded["wide"], wide.detach())
     assert torch.equal(loaded["leaf"], parameter.detach())
     assert torch.equal(loaded["inner"], (parameter.detach() * 2).T)
     assert not loaded["inner"].requires_grad

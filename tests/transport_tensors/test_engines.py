@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 from asyncio.subprocess import PIPE
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +19,7 @@ from triptych.transport.tensors.manager import DiffusionTransferManager
 from triptych.transport.tensors.streams import INLINE_BYTES
 from triptych.transport.tensors.values import each_tensor
 
-from .conftest import maps, open_pool
+from .conftest import LARGE, maps, open_pool
 from .payloads import bytes_of, random_bytes
 
 RECEIVER = Path(__file__).with_name("receiver.py")
@@ -116,16 +117,36 @@ async def test_forgotten_pool_is_found_again(engine, pools):
     engine.forget(receiver.address)
 
 
-async def test_cancelled_write_ends_before_the_task_does(engine, pools):
-    """A task cancelled during a write ends as cancelled, with the write complete."""
+async def test_nothing_moves_once_a_cancelled_write_has_ended(engine, pools):
+    """A task cancelled during a write ends when the slot is quiet: whatever is put there afterwards stays."""
     sender, receiver = pools
     source, slot = fill(sender, 2 << 20), receiver.allocate(2 << 20)
     task = asyncio.create_task(engine.write(source, receiver.address, slot))
     await asyncio.sleep(0)
     task.cancel()
+    await asyncio.wait([task])
+    receiver.memory(slot.slot_id).fill_(0xEE)
+    await engine.aclose()
+    assert (receiver.memory(slot.slot_id) == 0xEE).all()
+
+
+async def test_cancelled_write_of_shared_memory_waits_for_its_copy(pools):
+    """Cancelled while its copy is held back, a write ends as cancelled, and only once the copy is complete."""
+    sender, receiver = pools
+    source, slot = fill(sender, 8), receiver.allocate(8)
+    engine, gate = ShmEngine(), threading.Event()
+    engine._stream.submit(gate.wait, nbytes=LARGE)
+    task = asyncio.create_task(engine.write(source, receiver.address, slot))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    gate.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert torch.equal(receiver.memory(slot.slot_id), source)
+    assert torch.equal(receiver.memory(slot.slot_id)[:8], source)
+    await engine.aclose()
 
 
 async def test_hostile_segment_name_is_an_error(engine, pools):
@@ -139,11 +160,14 @@ async def test_only_so_many_segments_stay_mapped(pools):
     """The shared-memory engine keeps the segments used last, and writes to any of them all the same."""
     sender, *_ = pools
     engine = ShmEngine(kept_segments=2)
-    receivers = [open_pool(4096) for _ in range(4)]
+    receivers = [open_pool(4096) for _ in range(3)]
     source, slot = fill(sender, 8), Slot(0, 0, 4096)
-    for receiver in receivers * 2:
-        await engine.write(source, receiver.address, slot)
-    assert [receiver for receiver in receivers if maps().count(receiver.address.segment)] == receivers[2:]
+    for used in (0, 1, 2, 0, 1, 0, 2):
+        await engine.write(source, receivers[used].address, slot)
+    assert [receiver for receiver in receivers if maps().count(receiver.address.segment)] == [
+        receivers[0],
+        receivers[2],
+    ]
     await engine.aclose()
     for receiver in receivers:
         receiver.close()

@@ -239,9 +239,10 @@ async def test_preallocated_slots_come_all_or_none(manager: DiffusionTransferMan
 async def test_lying_manifest_is_refused_before_anything_is_read(held, stream: HeldStream):
     """A manifest or a slot that is not what the pool says is refused without submitting a copy."""
     slot = held.allocate_receive(4096)
-    manifest = TensorManifest(8192, (TensorEntry("x", None, "uint8", (8192,), 0, 8192),))
+    fits, lies = (TensorManifest(n, (TensorEntry("x", None, "uint8", (n,), 0, n),)) for n in (4096, 8192))
+    other_slots = Slot(slot.slot_id, slot.offset, 8192), Slot(slot.slot_id, slot.offset + 4096, 4096), Slot(99, 0, 4096)
     stream.hold()
-    for claimed in (slot, Slot(slot.slot_id, slot.offset, 8192), Slot(99, 0, 8192)):
+    for claimed, manifest in ((slot, lies), *((other, fits) for other in other_slots)):
         with pytest.raises(ManifestMismatch):
             await held.load_tensors_async(claimed, manifest, "cpu")
     assert held.statistics().loaded == (0, 0)

@@ -119,7 +119,15 @@ def test_missing_segment_is_a_transfer_error():
         attach("triptych-never-1")
 
 
-@pytest.mark.parametrize("make", [lambda path: path.symlink_to("/dev/zero"), lambda path: path.touch(), os.mkfifo])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.symlink_to(OWNER),
+        lambda path: path.touch(),
+        os.mkfifo,
+    ],
+)
 def test_what_only_has_the_name_is_not_mapped(make):
     """A link, an empty file or a pipe with the name of a segment is refused, and does not block."""
     path = Path(DIRECTORY, segment_name(NAME, 7))

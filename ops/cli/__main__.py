@@ -1,0 +1,5 @@
+"""`python -m triptych.ops.cli` is `triptych`."""
+
+from .app import main
+
+main()

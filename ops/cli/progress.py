@@ -1,0 +1,85 @@
+"""A bar for each stage, over one request or several."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from ...client.events import Event, Finished, Queued, StageFinished, StageStarted, StepDone
+from ...client.result import Result
+from ...schemas.errors import RequestLost
+from ...schemas.roles import Role
+
+
+class StageBars:
+    """Shows events of `requests` requests as they come. Without a terminal it shows nothing."""
+
+    def __init__(self, console: Console, requests: int) -> None:
+        self._requests = requests
+        self._progress = Progress(
+            TextColumn("{task.description:<9}"),
+            BarColumn(bar_width=32),
+            TextColumn("{task.fields[note]:<28}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._bars: dict[Role, TaskID] = {}
+        #: how much of each request's stage is done, from 0 to 1
+        self._done: dict[Role, dict[str, float]] = {role: {} for role in Role}
+
+    def __enter__(self) -> Self:
+        """Draw the empty bars."""
+        self._progress.start()
+        for role in Role:
+            self._bars[role] = self._progress.add_task(role, total=self._requests, start=False, note="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the bars as they stand."""
+        self._progress.stop()
+
+    async def follow(self, events: AsyncGenerator[Event, None]) -> Result:
+        """Show the events of one request until its result. Left early, the request is cancelled."""
+        async with aclosing(events):
+            async for event in events:
+                self.show(event)
+                if isinstance(event, Finished):
+                    return event.result
+        raise RequestLost("that ended without a result")
+
+    def show(self, event: Event) -> None:
+        """Show what `event` changes."""
+        match event:
+            case Queued():
+                self._show_queued(event)
+            case StageStarted():
+                self._progress.start_task(self._bars[event.role])
+            case StepDone():
+                self._advance(
+                    event.role, event.request_id, event.step / max(event.steps, 1), f"step {event.step}/{event.steps}"
+                )
+            case StageFinished():
+                role = event.timing.role
+                self._advance(role, event.request_id, 1.0, f"{event.timing.compute_s * 1e3:.0f} ms")
+            case Finished():
+                pass
+
+    def _show_queued(self, event: Queued) -> None:
+        if event.missing_roles:
+            for role in event.missing_roles:
+                self._progress.update(self._bars[role], note=f"no {role} is running")
+        elif event.position and self._requests == 1:
+            self._progress.update(self._bars[Role.ENCODER], note=f"{event.position} before it")
+
+    def _advance(self, role: Role, request_id: str, fraction: float, note: str) -> None:
+        done = self._done[role]
+        done[request_id] = fraction
+        if self._requests > 1:
+            note = f"{sum(1 for each in done.values() if each == 1)}/{self._requests} requests"
+        self._progress.update(self._bars[role], completed=sum(done.values()), note=note)
