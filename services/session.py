@@ -126,8 +126,7 @@ class Session:
             case TransferRegisterRefusedMsg():
                 self._forget(error_from(message.error))
             case TransferRegisterAgainMsg():
-                if self._ack.done():
-                    self._forget()
+                self._forget()
             case TransferErrorMsg():
                 log.error("the broker dropped a message", reason=message.error.message)
             case _:
@@ -141,6 +140,10 @@ class Session:
 
     async def _keep_in_touch(self) -> None:
         """Register until that is acknowledged, then send heartbeats at the pace the broker asks for."""
+        self._send(self._registration)
+        await asyncio.wait((self._ack,), timeout=REGISTER_AGAIN_S)
+        if not self._ack.done():
+            log.info("waiting for the broker", instance_id=self._registration.instance_id)
         while not self._ack.done():
             self._send(self._registration)
             await asyncio.wait((self._ack,), timeout=REGISTER_AGAIN_S)

@@ -15,6 +15,12 @@ from ..machine.server import DiffusionServer
 from .reports import report_ignored, report_instance, report_transition
 
 
+#: a timer that fires later than this was held up, and with it the messages that may have been in time, in seconds
+LATE_S = 0.05
+#: for those messages to be taken in, in seconds
+GRACE_S = 0.25
+
+
 class Driver:
     """Runs one `DiffusionServer` in the running loop, whose clock is its time."""
 
@@ -29,6 +35,8 @@ class Driver:
         self._clients = clients
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        #: what the timer is set for
+        self._deadline: float | None = None
         self._events: deque[Event] = deque()
         self._execute: dict[type[Command], Callable[[Any], None]] = {
             TellService: self._tell_service,
@@ -66,13 +74,21 @@ class Driver:
     def _arm_timer(self) -> None:
         deadline = self._server.next_deadline()
         if self._timer is not None:
-            if self._timer.when() == deadline:
+            if deadline == self._deadline:
                 return
             self._timer.cancel()
             self._timer = None
+        self._deadline = deadline
         if deadline is not None:
-            self._timer = self._loop.call_at(deadline, self._time_passed)
+            self._timer = self._loop.call_at(deadline, self._alarm)
 
-    def _time_passed(self) -> None:
+    def _alarm(self) -> None:
+        """Tell the machine the time, but where the loop was held up let it first hear what was said meanwhile."""
+        if self._timer is not None and self._loop.time() - self._timer.when() > LATE_S:
+            self._timer = self._loop.call_later(GRACE_S, self._tell_time)
+        else:
+            self._tell_time()
+
+    def _tell_time(self) -> None:
         self._timer = None
         self.feed(TimePassed())

@@ -1,6 +1,7 @@
 """The broker over real sockets, in the test's own loop."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 
@@ -214,3 +215,15 @@ async def test_a_taken_port_is_said(cluster: Cluster) -> None:
     settings = msgspec.structs.replace(SETTINGS, client_endpoint=cluster.endpoints.clients)
     with pytest.raises(ConfigError, match="Address already in use"):
         await run_broker(settings, asyncio.Event(), print)
+
+
+async def test_a_broker_that_was_held_up_loses_nobody(cluster: Cluster) -> None:
+    """Heartbeats that waited in its socket count as in time, however long its loop stood still."""
+    encoder = await cluster.encoder()
+    encoder.send_nowait(TransferHeartbeatMsg())
+    assert await encoder.receive() == (TransferHeartbeatAckMsg(), ())
+    encoder.send_nowait(TransferHeartbeatMsg())
+    time.sleep(1.0)  # noqa: ASYNC251  (twice the lease: this is the hold-up)
+    assert await encoder.receive() == (TransferHeartbeatAckMsg(), ())
+    encoder.send_nowait(TransferHeartbeatMsg())
+    assert await encoder.receive() == (TransferHeartbeatAckMsg(), ())

@@ -194,3 +194,10 @@ def test_sweeping_touches_nothing_else():
         others[-1].rmdir()
         for path in others[:-1]:
             path.unlink()
+
+
+def test_sweeping_needs_no_torch():
+    """A supervisor sweeps segments in an installation that has no torch."""
+    code = "import sys; from triptych.transport.tensors import shared_memory as it; it.sweep_dead_segments()"
+    code += "; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
