@@ -3,11 +3,14 @@
 The peer of every message is known by its routing id, `routing_id(instance_id, incarnation)`, so a message of an older
 incarnation comes from a peer that is not registered any more. Messages about a request carry its attempt.
 
-A hop: the sender's STAGED → ALLOC, ALLOCATED (skipped where a pre-allocated receive slot fits) → PUSH, PUSHED → READY →
-LOADED, PROGRESS… → the receiver's own STAGED, or DONE in the last role. RELEASE lets the sender drop its staged bytes.
+A hop between hosts: the sender's STAGED → ALLOC, ALLOCATED (skipped where a pre-allocated receive slot fits) → PUSH,
+and EXPECT to the receiver, → PUSHED → READY → LOADED, PROGRESS… → the receiver's own STAGED, or DONE in the last role.
+On one host READY follows STAGED at once, and the receiver reads the sender's slot in place. RELEASE lets the sender
+drop its staged bytes; it comes when nobody reads them any more.
 ABORT ends an attempt early; the instance answers RELEASED once nothing of that attempt runs or touches memory any more.
 """
 
+from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -44,8 +47,30 @@ class Slot(Struct, frozen=True):
     size: Count
 
 
+class EngineName(StrEnum):
+    """What moves a payload between two services."""
+
+    #: the receiver reads the sender's slot in place; both on one host
+    SHM = "shm"
+    #: the sender writes into the receiver's slot through NIXL, on any host
+    NIXL = "nixl"
+
+
+class NixlAddress(Struct, frozen=True):
+    """How a NIXL agent of another service reaches this service's pool."""
+
+    #: unique to the incarnation of the pool
+    agent: Annotated[str, Meta(min_length=1, max_length=255)]
+    #: what NIXL calls the agent's metadata, opaque here
+    metadata: Annotated[bytes, Meta(max_length=2**16)]
+    #: where the pool begins in the owner's memory; slots are counted from here
+    base: Annotated[int, Meta(ge=0)]
+    #: which memory it is: a device index for VRAM, None for DRAM
+    device: Annotated[int, Meta(ge=0, lt=1024)] | None = None
+
+
 class PoolAddress(Struct, frozen=True, omit_defaults=True):
-    """How an engine of another service reaches this service's pool."""
+    """How another service reaches this service's pool."""
 
     #: two services with the same host id can map each other's shared memory
     host_id: Name
@@ -53,6 +78,9 @@ class PoolAddress(Struct, frozen=True, omit_defaults=True):
     segment: Annotated[str, Meta(max_length=255)]
     #: bytes
     size: Count
+    #: what this service can move payloads with, the preferred one first
+    engines: Annotated[tuple[EngineName, ...], Meta(max_length=8)] = (EngineName.SHM,)
+    nixl: NixlAddress | None = None
 
 
 # ------------------------------------------------------------------------------------------ service → broker
@@ -275,7 +303,10 @@ class TransferPushMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_p
 
 
 class TransferReadyMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_ready"):
-    """The receiver's `slot` holds the input: load it and compute."""
+    """The input lies in `slot`: load it and compute.
+
+    The slot is the receiver's own, or, with `pool`, one of that pool, read in place until the attempt is over.
+    """
 
     request_id: RequestId
     attempt: Attempt
@@ -283,6 +314,21 @@ class TransferReadyMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_t
     manifest: TensorManifest
     params: SamplingParams
     scalar_fields: ScalarFields = {}
+    pool: PoolAddress | None = None
+
+
+class TransferExpectMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_expect"):
+    """The sender with `pool` is told to write to this service; help its engine along until READY or ABORT."""
+
+    request_id: RequestId
+    attempt: Attempt
+    pool: PoolAddress
+
+
+class TransferForgetMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_forget"):
+    """The service that owned `pool` is gone: drop whatever is kept of it."""
+
+    pool: PoolAddress
 
 
 class TransferReleaseMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_release"):
@@ -313,6 +359,8 @@ BrokerMsg = (
     | TransferAllocMsg
     | TransferPushMsg
     | TransferReadyMsg
+    | TransferExpectMsg
+    | TransferForgetMsg
     | TransferReleaseMsg
     | TransferAbortMsg
 )

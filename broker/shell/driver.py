@@ -14,7 +14,6 @@ from ..machine.events import ClientVanished, Event, ServiceVanished, TimePassed
 from ..machine.server import DiffusionServer
 from .reports import report_ignored, report_instance, report_transition
 
-
 #: a timer that fires later than this was held up, and with it the messages that may have been in time, in seconds
 LATE_S = 0.05
 #: for those messages to be taken in, in seconds

@@ -1,13 +1,26 @@
 """Pipelines by name."""
 
+from importlib import import_module
+
 from ...schemas.errors import ConfigError
 from .interface import Pipeline
 
+#: the pipelines that ship with the package, as `module:attribute`
+SHIPPED = {"reference": "triptych.services.pipelines.reference.stages:REFERENCE"}
+
 
 def load_pipeline(name: str) -> Pipeline:
-    """Return the pipeline called `name`, without any weights yet. Raises `ConfigError` for an unknown name."""
-    if name == "reference":
-        from .reference.stages import REFERENCE  # noqa: PLC0415  (only the pipeline that is served is imported)
+    """Return the pipeline called `name`, without any weights yet.
 
-        return REFERENCE
-    raise ConfigError("pipeline", name, "reference")
+    One of your own is named by where Python finds it, `package.module:ATTRIBUTE`. Raises `ConfigError` otherwise.
+    """
+    place = SHIPPED.get(name, name)
+    module, _, attribute = place.partition(":")
+    try:
+        pipeline: object = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        allowed = f"{', '.join(SHIPPED)}, or your own as package.module:ATTRIBUTE ({error})"
+        raise ConfigError("pipeline", name, allowed) from error
+    if not isinstance(pipeline, Pipeline):
+        raise ConfigError("pipeline", name, f"a Pipeline; {place} is a {type(pipeline).__name__}")
+    return pipeline

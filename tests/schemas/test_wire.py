@@ -33,7 +33,7 @@ def test_a_message_comes_back_as_it_went(union: object, message: type, data: st.
 def test_an_unknown_field_is_ignored(union: object, message: type, data: st.DataObject) -> None:
     """A field that a newer peer added changes nothing for an older one."""
     value = data.draw(structs(message))
-    fields = msgspec.to_builtins(value)
+    fields = msgspec.to_builtins(value, builtin_types=(bytes,))
     fields["added_later"] = [1, {"a": None}]
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(fields), type=union) == value
 

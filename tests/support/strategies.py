@@ -25,6 +25,8 @@ def _strategy(info: inspect.Type) -> st.SearchStrategy[Any]:  # noqa: C901, PLR0
             return _floats(info)
         case inspect.StrType():
             return _text(info)
+        case inspect.BytesType():
+            return st.binary(max_size=16)
         case inspect.BoolType():
             return st.booleans()
         case inspect.NoneType():
