@@ -55,4 +55,5 @@ $(BIN)/python:
 .venv/dev.stamp: $(CHANGES) | $(BIN)/python
 	@echo "installing what development needs into .venv (the first time takes some minutes) …"
 	@$(PIP) -e '.[dev]'
+	@mkdir -p .venv/checkout && ln -sfn ../.. .venv/checkout/triptych
 	@touch $@ .venv/serve.stamp

@@ -42,9 +42,23 @@ def test_unknown_words_are_spelled() -> None:
     assert tokenize("a zorro")[2:] == spell("zorro")
 
 
-def test_one_strange_word_does_not_push_the_rest_out() -> None:
-    """Only the beginning of a long unknown word is spelled, so what follows it is still read."""
-    assert tokenize("pneumonoultramicroscopicsilicovolcanoconiosis fox")[-1] == tokenize("fox")[-1]
+def test_only_the_beginning_of_a_long_unknown_word_is_spelled() -> None:
+    """What follows a long unknown word is still read."""
+    assert tokenize("pneumonoultramicroscopicsilicovolcanoconiosis on blue")[-1] == tokenize("blue")[-1]
+
+
+def test_unknown_words_beside_a_known_thing_are_passed_over() -> None:
+    """A prompt that names something drawable is read as its known words alone."""
+    assert tokenize("a photorealistic fox wearing sunglasses on blue") == tokenize("a fox on blue")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("starwberry", "strawberry"), ("butterfy", "butterfly"), ("octopuss", "octopus"), ("bleu", "blue")],
+)
+def test_one_slip_of_the_finger_is_forgiven(typed: str, meant: str) -> None:
+    """A swapped, doubled or lost letter gives the token of the word that was meant."""
+    assert tokenize(typed) == tokenize(meant)
 
 
 @pytest.mark.parametrize(

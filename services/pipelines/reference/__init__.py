@@ -1,0 +1,1 @@
+"""A small text-to-image latent diffusion model that ships with the package, trained by `training/`."""

@@ -1,0 +1,1 @@
+"""Scripts that draw the training pictures and train the `reference` pipeline. Not packaged."""
