@@ -8,13 +8,15 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(PIP_FLAGS) -c constraints.txt
 CHANGES := pyproject.toml constraints.txt
 
-.PHONY: help demo test check format train clean
+.PHONY: help demo test check format bench-transfer bench-results train clean
 
 help:
 	@echo "make demo    draw a handful of pictures on a private cluster: demo.png"
 	@echo "make test    run the tests"
 	@echo "make check   lint, types, layers"
 	@echo "make format  let ruff format everything"
+	@echo "make bench-transfer  measure what moving tensors costs: bench/results/transfer.json"
+	@echo "make bench-results   measure what large results cost: bench/results/results.json"
 	@echo "make train   train the reference model again (hours)"
 	@echo "make clean   remove what these commands made"
 
@@ -33,6 +35,12 @@ check: .venv/dev.stamp
 format: .venv/dev.stamp
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+bench-transfer: .venv/dev.stamp
+	$(BIN)/python -m bench.transfer
+
+bench-results: .venv/dev.stamp
+	$(BIN)/python -m bench.results_out
 
 train: .venv/dev.stamp
 	PYTHON=$(BIN)/python sh training/train.sh

@@ -7,9 +7,10 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self, Unpack
 
-from ..schemas.errors import InvalidRequest, LinkError
+from ..schemas.errors import ConfigError, InvalidRequest, LinkError
 from ..schemas.sampling import SamplingLimits, SamplingParams, check_sampling_params
 from .events import Event, Finished
+from .fetch import FetchSettings
 from .keepalive import PING_INTERVAL_S
 from .options import SamplingOptions, params_from
 from .result import Result
@@ -17,13 +18,15 @@ from .session import Session
 
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:7701"
 MAX_TIMEOUT_S = 7 * 86_400
+MAX_RESULT_BYTES = 2**40
 
 
 class Client:
     """A connection to a broker, as an async context manager. Any number of requests may be in flight on it.
 
     It reconnects by itself, and a request survives the reconnect. `connect_timeout_s` is how long entering waits for
-    the broker, `max_result_bytes` the most that one result may weigh.
+    the broker, `max_result_bytes` the most that one result may weigh, `fetch_settings` how large ones
+    are fetched. Raises `ConfigError` for what cannot be one of these.
     """
 
     def __init__(
@@ -33,11 +36,16 @@ class Client:
         connect_timeout_s: float = 5.0,
         max_result_bytes: int = 256 * 2**20,
         ping_interval_s: float = PING_INTERVAL_S,
+        fetch_settings: FetchSettings | None = None,
     ) -> None:
+        _check_settings(endpoint, max_result_bytes, fetch_settings)
+        _check_seconds("connect_timeout_s", connect_timeout_s)
+        _check_seconds("ping_interval_s", ping_interval_s)
         self.endpoint = endpoint
         self._connect_timeout_s = connect_timeout_s
         self._max_result_bytes = max_result_bytes
         self._ping_interval_s = ping_interval_s
+        self._fetch_settings = fetch_settings or FetchSettings()
         self._session: Session | None = None
         #: what the running pipeline allows, as far as the broker knew when it was asked
         self._limits = SamplingLimits()
@@ -46,7 +54,7 @@ class Client:
         """Connect. Raises `BrokerUnreachable` or `VersionMismatch`."""
         if self._session is not None:
             raise RuntimeError("this Client is entered already")
-        self._session = Session(self.endpoint, self._max_result_bytes, self._ping_interval_s)
+        self._session = Session(self.endpoint, self._max_result_bytes, self._ping_interval_s, self._fetch_settings)
         try:
             await self._ask_limits()
         except BaseException:
@@ -101,7 +109,9 @@ class Client:
 
     def cancel(self, request_id: str) -> None:
         """Ask the broker to end the request; whoever waits for it gets `RequestCancelled`."""
-        self._entered().cancel(request_id)
+        session = self._entered()
+        _check_id(request_id)
+        session.cancel(request_id)
 
     async def _checked(self, params: SamplingParams) -> SamplingParams:
         """Return `params` where they are allowed, and otherwise raise `InvalidRequest`.
@@ -133,18 +143,41 @@ class Client:
 
 
 def _check_timeout(timeout_s: object) -> None:
-    if timeout_s is None:
-        return
-    if isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool) and 0 < timeout_s <= MAX_TIMEOUT_S:
-        return
-    raise InvalidRequest("timeout_s", timeout_s, f"a number of seconds above 0, at most {MAX_TIMEOUT_S}")
+    if timeout_s is not None and not _is_number(timeout_s, MAX_TIMEOUT_S):
+        raise InvalidRequest("timeout_s", timeout_s, f"a number of seconds above 0, at most {MAX_TIMEOUT_S}")
+
+
+def _check_settings(endpoint: object, max_result_bytes: object, fetch_settings: object) -> None:
+    if not isinstance(endpoint, str):
+        raise ConfigError("endpoint", endpoint, f"a string such as {DEFAULT_ENDPOINT}")
+    if not isinstance(max_result_bytes, int) or not _is_number(max_result_bytes, MAX_RESULT_BYTES):
+        allowed = f"a whole number of bytes from 1 to {MAX_RESULT_BYTES}"
+        raise ConfigError("max_result_bytes", max_result_bytes, allowed)
+    if not isinstance(fetch_settings, FetchSettings | None):
+        raise ConfigError("fetch_settings", fetch_settings, "a FetchSettings, or None")
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if not _is_number(value, MAX_TIMEOUT_S):
+        raise ConfigError(name, value, f"a number of seconds above 0, at most {MAX_TIMEOUT_S}")
+
+
+def _is_number(value: object, most: int) -> bool:
+    """Say whether `value` is a number above 0 and at most `most`; NaN and truth values are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most
+
+
+def _check_id(request_id: object) -> None:
+    if not isinstance(request_id, str) or not (
+        request_id.isascii() and request_id.isprintable() and 1 <= len(request_id) <= 64
+    ):
+        raise InvalidRequest("request_id", request_id, "1 to 64 printable ASCII characters")
 
 
 def _checked_id(session: Session, request_id: str | None) -> str:
     if request_id is None:
         return uuid.uuid4().hex
-    if not request_id.isascii() or not request_id.isprintable() or not 1 <= len(request_id) <= 64:
-        raise InvalidRequest("request_id", request_id, "1 to 64 printable ASCII characters")
+    _check_id(request_id)
     if session.in_flight(request_id):
         raise InvalidRequest("request_id", request_id, "one that is not in flight")
     return request_id

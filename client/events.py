@@ -40,6 +40,14 @@ class StageFinished(Struct, frozen=True):
     timing: StageTiming
 
 
+class Fetching(Struct, frozen=True):
+    """The result is large and on its way: `fetched` of `size` bytes have come."""
+
+    request_id: str
+    fetched: int
+    size: int
+
+
 class Finished(Struct, frozen=True):
     """The pictures are here. Nothing comes after this."""
 
@@ -47,7 +55,7 @@ class Finished(Struct, frozen=True):
     result: Result
 
 
-Event = Queued | StageStarted | StepDone | StageFinished | Finished
+Event = Queued | StageStarted | StepDone | StageFinished | Fetching | Finished
 EventMsg = QueuedMsg | StageStartedMsg | ProgressMsg | StageFinishedMsg
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image as PILImage
 
-_MISSING = "{call} needs {library}; install it with: pip install 'triptych[images]'"
+_MISSING = "{call} needs {library}: install Triptych with its extra images, in a checkout: pip install '.[images]'"
 
 
 class Image(Struct, frozen=True):
@@ -30,12 +30,17 @@ class Image(Struct, frozen=True):
     height: int
     seed: int
 
+    def __repr__(self) -> str:
+        """Say what it is, without the bytes."""
+        return f"Image({self.width} × {self.height} {self.media_type}, {len(self.data)} bytes, seed {self.seed})"
+
     def to_pil(self) -> "PILImage.Image":
         """Return the picture as a `PIL.Image.Image`."""
         try:
             from PIL import Image as PILImage  # noqa: PLC0415  (an extra)
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(_MISSING.format(call="to_pil()", library="Pillow")) from error
+            missing = _MISSING.format(call="this format", library="Pillow")
+            raise ModuleNotFoundError(missing, name="PIL") from error
         return PILImage.open(io.BytesIO(self.data))
 
     def to_numpy(self) -> "NDArray[np.uint8]":
@@ -43,7 +48,8 @@ class Image(Struct, frozen=True):
         try:
             import numpy as np  # noqa: PLC0415  (an extra)
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(_MISSING.format(call="to_numpy()", library="NumPy")) from error
+            missing = _MISSING.format(call="an array", library="NumPy")
+            raise ModuleNotFoundError(missing, name="numpy") from error
         return np.asarray(self.to_pil().convert("RGB"))
 
     def save(self, path: str | Path) -> None:

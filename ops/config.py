@@ -41,7 +41,9 @@ def load_document(path: Path | None) -> dict[str, object]:
         document: dict[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError("--config", str(path), f"a file that can be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise ConfigError("--config", str(path), "a TOML file (this one is nested too deeply)") from error
+    except ValueError as error:  # what is no TOML, no UTF-8, or a number of too many digits
         raise ConfigError("--config", str(path), f"a TOML file ({error})") from error
     for key, value in document.items():
         refuse_unknown(key, value, _SECTIONS, "")

@@ -9,7 +9,7 @@ from .roles import Role
 from .sampling import SamplingLimits, SamplingParams
 from .states import RequestState
 from .timing import StageTiming, TransferTiming
-from .transfer import Count, MediaInfo, RequestId, Seconds
+from .transfer import Claim, Count, InstanceId, MediaInfo, Piece, RequestId, ResultTicket, Seconds
 
 # ------------------------------------------------------------------------------------------ client → broker
 
@@ -42,7 +42,22 @@ class PingMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag
     request_ids: Annotated[tuple[RequestId, ...], Meta(max_length=4096)] = ()
 
 
-ClientMsg = HelloMsg | SubmitMsg | CancelMsg | PingMsg
+class RelayFetchMsg(Struct, frozen=True, tag_field="msg_type", tag="relay_fetch"):
+    """The client cannot reach the service `holder` itself: get it this piece. RELAYED_CHUNK or RELAY_FAILED answers."""
+
+    holder: InstanceId
+    claim: Claim
+    piece: Piece
+
+
+class RelayEndMsg(Struct, frozen=True, tag_field="msg_type", tag="relay_end"):
+    """The client wants no more of the result, since it has all or has given up. Not answered."""
+
+    holder: InstanceId
+    claim: Claim
+
+
+ClientMsg = HelloMsg | SubmitMsg | CancelMsg | PingMsg | RelayFetchMsg | RelayEndMsg
 
 # ------------------------------------------------------------------------------------------ broker → client
 
@@ -89,7 +104,7 @@ class StageFinishedMsg(Struct, frozen=True, tag_field="msg_type", tag="stage_fin
 
 
 class ResultMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="result"):
-    """The request is DONE; the bytes of `media` are the attachments, in order."""
+    """The request is DONE; the bytes of `media` are the attachments, in order, or wait where `ticket` says."""
 
     request_id: RequestId
     media: tuple[MediaInfo, ...]
@@ -97,6 +112,7 @@ class ResultMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", t
     transfers: tuple[TransferTiming, ...]
     #: from acceptance to this message
     total_s: Seconds
+    ticket: ResultTicket | None = None
 
 
 class ErrorMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="error"):
@@ -113,6 +129,30 @@ class PongMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag
     unknown: tuple[RequestId, ...] = ()
 
 
+class RelayedChunkMsg(Struct, frozen=True, tag_field="msg_type", tag="relayed_chunk"):
+    """The attachment is the piece."""
+
+    request_id: RequestId
+    piece: Piece
+
+
+class RelayFailedMsg(Struct, frozen=True, tag_field="msg_type", tag="relay_failed"):
+    """The piece cannot be had. After `Overloaded` it may be asked for again."""
+
+    request_id: RequestId
+    piece: Piece
+    error: ErrorInfo
+
+
 ClientReplyMsg = (
-    WelcomeMsg | QueuedMsg | StageStartedMsg | ProgressMsg | StageFinishedMsg | ResultMsg | ErrorMsg | PongMsg
+    WelcomeMsg
+    | QueuedMsg
+    | StageStartedMsg
+    | ProgressMsg
+    | StageFinishedMsg
+    | ResultMsg
+    | ErrorMsg
+    | PongMsg
+    | RelayedChunkMsg
+    | RelayFailedMsg
 )

@@ -7,7 +7,8 @@ TriptychError
 │   ├── RequestTimedOut      its time ran out
 │   ├── RequestCancelled     somebody cancelled it
 │   ├── RequestFailed        every attempt failed, with the reason of each
-│   └── RequestLost          the broker does not know it (any more)
+│   ├── RequestLost          the broker does not know it (any more)
+│   └── ResultGone           its result cannot be fetched (any more)
 ├── LinkError                the two ends do not come together
 │   ├── BrokerUnreachable    nothing answers at that endpoint
 │   ├── PeerUnreachable      a peer is gone, or reads too slowly
@@ -20,6 +21,7 @@ TriptychError
 │   ├── PoolExhausted        no room now; it comes back
 │   └── PayloadTooLarge      never any room; a setting must change
 ├── TransferError            an engine could not move the bytes
+│   └── WriteOverdue         nor could it stop: the slots at both ends may still be touched
 ├── ConfigError              a setting has a value that is not allowed
 ├── ProcessDied              a process that was started here ended by itself
 └── InvalidTransition        the broker's machine broke its own rules: a bug, with the request's story
@@ -126,6 +128,15 @@ class RequestLost(RequestError, code="lost"):
         super().__init__(f"the broker does not know request {request_id} any more; submit it again")
 
 
+class ResultGone(RequestError, code="result_gone"):
+    """The result of the request cannot be fetched, for `reason`, which is the same for all who have no right to it."""
+
+    def __init__(self, request_id: str, reason: str = "it was fetched, dropped or never here") -> None:
+        self.request_id = request_id
+        self.reason = reason
+        super().__init__(f"the result of request {request_id} is gone: {reason}; submit it again")
+
+
 class LinkError(TriptychError, code="link_error"):
     """The two ends do not come together."""
 
@@ -220,6 +231,14 @@ class TransferError(TriptychError, code="transfer_error"):
         super().__init__(f"the transfer failed: {reason}")
 
 
+class WriteOverdue(TransferError, code="write_overdue"):
+    """A write took longer than `timeout_s`, and cannot be stopped: it may still touch the slots at both ends."""
+
+    def __init__(self, reason: str, timeout_s: float) -> None:
+        super().__init__(f"{reason} within {timeout_s:g} s")
+        self.timeout_s = timeout_s
+
+
 class ConfigError(TriptychError, code="config_error"):
     """The setting `key` has the value `value`, and `allowed` says what would be right."""
 
@@ -254,7 +273,12 @@ class InvalidTransition(TriptychError, code="invalid_transition"):
 
 def shortened(value: object, limit: int = 80) -> str:
     """Return `value` as a person reads it in an error: printable, and at most about `limit` characters."""
+    if isinstance(value, int) and value.bit_length() > 4 * limit:
+        return f"a number of {value.bit_length()} bits"
     if isinstance(value, str) and len(value) > limit:
         return f"{value[:limit]!a}… ({len(value)} characters)"
-    text = ascii(value) if isinstance(value, str) else repr(value)
+    try:
+        text = ascii(value) if isinstance(value, str) else repr(value)
+    except (RecursionError, ValueError):  # nested too deeply, or with a number of too many digits in it
+        text = f"a {type(value).__name__} that is too large to show"
     return text if len(text) <= limit + 2 else f"{text[:limit]}…"

@@ -4,15 +4,16 @@ They travel without the fields that equal their default; msgspec's `omit_default
 field is refused, not ignored: leaving out a parameter that somebody set would give another picture without a word.
 """
 
-import math
 from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from .errors import InvalidRequest
 
 MAX_SEED = 2**64 - 1
+Bound = Annotated[int, Meta(ge=1, le=2**20)]
 
 
 class SamplingParams(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -37,14 +38,14 @@ class SamplingLimits(Struct, frozen=True, omit_defaults=True):
     """What a pipeline allows; an encoder brings its own at registration."""
 
     #: of the prompt and of the negative prompt, in UTF-8
-    max_prompt_bytes: int = 16_384
-    max_inference_steps: int = 1_000
-    max_guidance_scale: float = 100.0
+    max_prompt_bytes: Annotated[int, Meta(ge=1, le=2**16)] = 16_384
+    max_inference_steps: Bound = 1_000
+    max_guidance_scale: Annotated[float, Meta(ge=0, le=1e6)] = 100.0
     #: width and height are multiples of this, in pixels
-    size_multiple: int = 8
-    min_size: int = 8
-    max_size: int = 8_192
-    max_images: int = 64
+    size_multiple: Bound = 8
+    min_size: Bound = 8
+    max_size: Bound = 8_192
+    max_images: Annotated[int, Meta(ge=1, le=1024)] = 64
 
 
 def check_sampling_params(params: SamplingParams, limits: SamplingLimits) -> None:
@@ -95,5 +96,5 @@ def _check_guidance(value: object, high: float) -> None:
     allowed = f"a number from 0 to {high:g}"
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise InvalidRequest("guidance_scale", value, allowed)
-    if not math.isfinite(value) or not 0 <= value <= high:
+    if not 0 <= value <= high:
         raise InvalidRequest("guidance_scale", value, allowed)

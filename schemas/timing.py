@@ -21,8 +21,8 @@ class StageTiming(Struct, frozen=True, omit_defaults=True):
     queue_s: float = 0.0
 
 
-class TransferTiming(Struct, frozen=True):
-    """One payload from the pool of `sender` to the pool of `receiver`."""
+class TransferTiming(Struct, frozen=True, omit_defaults=True):
+    """One payload from the pool of `sender` to the pool of `receiver`, or read `in_place`, so that nothing moved."""
 
     sender: str
     receiver: str
@@ -30,3 +30,5 @@ class TransferTiming(Struct, frozen=True):
     nbytes: int
     #: what the engine took, in seconds
     duration_s: float
+    #: the receiver read it where the sender had staged it
+    in_place: bool = False

@@ -8,6 +8,10 @@ and EXPECT to the receiver, → PUSHED → READY → LOADED, PROGRESS… → the
 On one host READY follows STAGED at once, and the receiver reads the sender's slot in place. RELEASE lets the sender
 drop its staged bytes; it comes when nobody reads them any more.
 ABORT ends an attempt early; the instance answers RELEASED once nothing of that attempt runs or touches memory any more.
+
+A result too large for one message stays with the service that made it, and DONE brings a ticket for it. The client
+fetches it over a data link (`fetch.py`), or, where it cannot, through the broker: FETCH → CHUNK or FETCH_FAILED, a
+piece each, and FETCH_END when it wants no more.
 """
 
 from enum import StrEnum
@@ -83,6 +87,48 @@ class PoolAddress(Struct, frozen=True, omit_defaults=True):
     nixl: NixlAddress | None = None
 
 
+#: bytes of one piece that a client may ask a service for, and through the broker
+MAX_PIECE_BYTES = 4 * 2**20
+MAX_RELAYED_PIECE_BYTES = 256 * 2**10
+
+Secret = Annotated[bytes, Meta(min_length=16, max_length=64)]
+
+
+class ResultTicket(Struct, frozen=True):
+    """Where the bytes of a result wait to be fetched, once."""
+
+    #: of the service that has them
+    holder: InstanceId
+    #: where it listens for those who fetch
+    endpoint: Annotated[str, Meta(max_length=255)]
+    #: whoever knows it may fetch; random
+    token: Secret
+    #: bytes of each medium
+    sizes: Annotated[tuple[Count, ...], Meta(max_length=1024)]
+    #: CRC-32 of each medium
+    checksums: Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**32)], ...], Meta(max_length=1024)]
+
+
+class Claim(Struct, frozen=True):
+    """A reader's right to a result. The first reader that shows the ticket's token is the only one ever."""
+
+    request_id: RequestId
+    token: Secret
+    #: random, the reader's own
+    reader: Secret
+
+
+class Piece(Struct, frozen=True):
+    """Bytes `offset` to `offset + length` of the medium with the index `medium`."""
+
+    medium: Annotated[int, Meta(ge=0, lt=1024)]
+    offset: Count
+    length: Annotated[int, Meta(ge=1, le=MAX_PIECE_BYTES)]
+
+
+RelayId = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
 # ------------------------------------------------------------------------------------------ service → broker
 
 
@@ -102,6 +148,10 @@ class TransferRegisterMsg(Struct, frozen=True, omit_defaults=True, tag_field="ms
     receive_slots: Annotated[tuple[Slot, ...], Meta(max_length=4096)] = ()
     #: what its pipeline allows; an encoder's are used to check requests
     limits: SamplingLimits = SamplingLimits()
+    #: two processes with the same network id reach each other's loopback addresses
+    network_id: Name = ""
+    #: where clients fetch large results; empty: nowhere
+    data_endpoint: Annotated[str, Meta(max_length=255)] = ""
 
 
 class TransferHeartbeatMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_heartbeat"):
@@ -145,7 +195,10 @@ class TransferPushedMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer
 
 
 class TransferPushFailedMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_push_failed"):
-    """The engine could not write; it does not touch the receiver's slot any more."""
+    """The engine could not write; it does not touch the receiver's slot any more.
+
+    But where the error is `write_overdue` it still may; PUSHED or another PUSH_FAILED says when it has let go.
+    """
 
     request_id: RequestId
     attempt: Attempt
@@ -153,7 +206,7 @@ class TransferPushFailedMsg(Struct, frozen=True, tag_field="msg_type", tag="tran
 
 
 class TransferLoadedMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_loaded"):
-    """The receiver's load has completed on the host: its receive slot is quiet and free again."""
+    """The receiver has a copy of its input: the slot it came in is quiet, its own or, read in place, the sender's."""
 
     request_id: RequestId
     attempt: Attempt
@@ -188,12 +241,13 @@ class MediaInfo(Struct, frozen=True, omit_defaults=True):
 
 
 class TransferDoneMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_done"):
-    """The last role is done; the bytes of `media` are the attachments, in order."""
+    """The last role is done; the bytes of `media` are the attachments, in order, or wait where `ticket` says."""
 
     request_id: RequestId
     attempt: Attempt
     timing: StageTiming
     media: Annotated[tuple[MediaInfo, ...], Meta(max_length=1024)] = ()
+    ticket: ResultTicket | None = None
 
 
 class TransferFailedMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_failed"):
@@ -225,6 +279,19 @@ class TransferLeaveMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_
     reason: Reason
 
 
+class TransferChunkMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_chunk"):
+    """The answer to FETCH: the attachment is the piece."""
+
+    relay_id: RelayId
+
+
+class TransferFetchFailedMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_fetch_failed"):
+    """The answer to FETCH where there is no such piece for this claim."""
+
+    relay_id: RelayId
+    error: ErrorInfo
+
+
 ServiceMsg = (
     TransferRegisterMsg
     | TransferHeartbeatMsg
@@ -241,6 +308,8 @@ ServiceMsg = (
     | TransferReleasedMsg
     | TransferDrainMsg
     | TransferLeaveMsg
+    | TransferChunkMsg
+    | TransferFetchFailedMsg
 )
 
 
@@ -261,8 +330,15 @@ class TransferRegisterRefusedMsg(Struct, frozen=True, tag_field="msg_type", tag=
     error: ErrorInfo
 
 
-class TransferRegisterAgainMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_register_again"):
-    """The broker does not know this peer: it restarted, or the lease ran out. Register as a new incarnation."""
+class TransferRegisterAgainMsg(
+    Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_register_again"
+):
+    """The broker does not know this peer: it restarted, or the lease ran out. Register as a new incarnation.
+
+    Where the one it came as is gone for good, the new one must be above `exceed`.
+    """
+
+    exceed: Incarnation = 0
 
 
 class TransferErrorMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_error"):
@@ -291,8 +367,11 @@ class TransferAllocMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_
     size: Count
 
 
-class TransferPushMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_push"):
-    """The sender writes the request's staged bytes to `slot` of the pool `receiver`, exactly `data_size` of them."""
+class TransferPushMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_push"):
+    """The sender writes the request's staged bytes to `slot` of the pool of `receiver`, exactly `data_size` of them.
+
+    A write that is not over after `timeout_s` fails: the engine lets go of the slot and PUSH_FAILED says so.
+    """
 
     request_id: RequestId
     attempt: Attempt
@@ -300,6 +379,7 @@ class TransferPushMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_p
     pool: PoolAddress
     slot: Slot
     data_size: Count
+    timeout_s: Seconds = 60.0
 
 
 class TransferReadyMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_ready"):
@@ -349,6 +429,20 @@ class TransferAbortMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_t
     writer_lost: bool = False
 
 
+class TransferFetchMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_fetch"):
+    """A client that cannot reach the data link asks for a piece of a result."""
+
+    relay_id: RelayId
+    claim: Claim
+    piece: Piece
+
+
+class TransferFetchEndMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_fetch_end"):
+    """The client wants no more of a result, since it has all or has given up. Not answered."""
+
+    claim: Claim
+
+
 BrokerMsg = (
     TransferRegisterAckMsg
     | TransferRegisterRefusedMsg
@@ -363,4 +457,6 @@ BrokerMsg = (
     | TransferForgetMsg
     | TransferReleaseMsg
     | TransferAbortMsg
+    | TransferFetchMsg
+    | TransferFetchEndMsg
 )

@@ -3,77 +3,155 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, suppress
 from importlib.metadata import version
 
 import torch
 
-from ..schemas.errors import ConfigError
+from ..schemas.errors import ConfigError, ResourceError
+from ..schemas.roles import Role
 from ..schemas.transfer import PROTOCOL_VERSION, Slot, TransferRegisterMsg
+from ..transport.link.network import network_id
+from ..transport.link.sockets import check_endpoint
 from ..transport.tensors.manager import DiffusionTransferManager
+from ..transport.tensors.shared_memory import sweep_dead_segments
 from .compute import ComputeThread
 from .job import Parts
 from .pipelines.interface import Pipeline, chained
 from .pipelines.registry import load_pipeline
-from .session import Ending, log, run_session
+from .results.data_link import ResultServer, ResultSettings, open_results
+from .session import Forgotten, log, run_session
 from .settings import ServiceSettings
+from .warm_up import WarmUp, warm_up
+
+#: before a service that was forgotten registers anew: longer each time, unless a session lasted; in seconds
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 5.0
+STEADY_S = 10.0
 
 
 async def run_service(settings: ServiceSettings, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    """Load the weights, register, call `ready` once registered, and serve until `stop` is set.
+    """Load the weights, warm up, register, call `ready` once registered, and serve until `stop` is set.
 
+    Each incarnation has a pool of its own: what somebody may still write or read of an older one is never used again.
     Raises `ConfigError` for a setting that cannot be, and what the broker refused the registration with.
     """
+    _check_broker(settings.broker)
     torch.set_num_threads(settings.compute_threads)
     pipeline = load_pipeline(settings.pipeline)
-    async with open_parts(settings, pipeline) as parts:
-        receive_slots: tuple[Slot, ...] = ()
-        if settings.role.has_input:
-            receive_slots = parts.transfers.register_prealloc_as_receive(
-                settings.receive_slots, settings.receive_slot_bytes
-            )
-        ending = Ending.FORGOTTEN
-        while ending is Ending.FORGOTTEN:
-            registration = TransferRegisterMsg(
-                protocol_version=PROTOCOL_VERSION,
-                package_version=version("triptych"),
-                instance_id=settings.instance_id,
-                incarnation=time.time_ns(),
-                role=settings.role,
-                capacity=1 + settings.prefetch_depth,
-                pool=parts.transfers.address,
-                receive_slots=receive_slots,
-                limits=pipeline.limits,
-            )
-            ending = await run_session(settings.broker, registration, parts, stop, settings.drain_s, ready)
-            log.info("session ended", ending=ending.name.lower())
+    device = open_device(settings.device)
+    async with AsyncExitStack() as stack:
+        compute = stack.enter_context(closing(open_compute(settings, pipeline, device)))
+        typical = await warm_up(pipeline, settings.role, device, compute)
+        results = None
+        if settings.role is Role.DECODER:
+            results = await stack.enter_async_context(_open_results(settings))
+        forgotten, pause_s = Forgotten(), FIRST_PAUSE_S
+        while forgotten is not None and not stop.is_set():
+            began = time.monotonic()
+            incarnation = max(time.time_ns(), forgotten.exceed + 1)
+            async with open_transfers(settings, incarnation) as transfers:
+                parts = Parts(settings.role, settings.instance_id, device, transfers, compute, results)
+                slots = set_slots_aside(settings, transfers, typical)
+                registration = registration_of(settings, pipeline, incarnation, parts, slots)
+                forgotten = await run_session(settings.broker, registration, parts, stop, settings.drain_s, ready)
+            if forgotten is not None:
+                log.warning("the broker does not know this service any more", instance_id=settings.instance_id)
+                lasted = time.monotonic() - began > STEADY_S
+                pause_s = FIRST_PAUSE_S if lasted else min(2 * pause_s, LONGEST_PAUSE_S)
+                await _wait_stop(stop, pause_s)
+
+
+def _check_broker(endpoint: str) -> None:
+    """Raise `ConfigError` for what is no endpoint, before anything takes time."""
+    try:
+        check_endpoint(endpoint)
+    except ConfigError as error:
+        raise ConfigError("broker", endpoint, error.allowed) from error
+
+
+async def _wait_stop(stop: asyncio.Event, limit_s: float) -> None:
+    """Wait until the service is told to stop, but not for longer than `limit_s`."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await stop.wait()
+
+
+def open_compute(settings: ServiceSettings, pipeline: Pipeline, device: torch.device) -> ComputeThread:
+    """Load the weights of the role, and start the thread that computes with them."""
+    stages = [spec.load(device) for spec in pipeline.stages if spec.role is settings.role]
+    return ComputeThread(chained(stages), settings.compute_threads)
 
 
 @asynccontextmanager
-async def open_parts(settings: ServiceSettings, pipeline: Pipeline) -> AsyncGenerator[Parts]:
-    """Open the device, the weights of the role, the pool and the threads, and close them in the end."""
-    device = open_device(settings.device)
-    stages = [spec.load(device) for spec in pipeline.stages if spec.role is settings.role]
+async def open_transfers(settings: ServiceSettings, incarnation: int) -> AsyncGenerator[DiffusionTransferManager]:
+    """Open the pool of one incarnation, once dead services' pools have made room, and close it in the end."""
+    swept = sweep_dead_segments()
+    if swept:
+        log.info("dead segments swept", segments=swept)
     transfers = DiffusionTransferManager.open(
         instance_id=settings.instance_id,
-        incarnation=time.time_ns(),
+        incarnation=incarnation,
         pool_bytes=settings.pool_bytes,
         device=settings.device,
+        engine=settings.engine.value,
     )
-    compute = ComputeThread(chained(stages), settings.compute_threads)
     try:
-        yield Parts(settings.role, settings.instance_id, device, transfers, compute)
+        yield transfers
     finally:
-        compute.close()
         await transfers.aclose()
+
+
+def set_slots_aside(
+    settings: ServiceSettings, transfers: DiffusionTransferManager, typical: WarmUp
+) -> tuple[Slot, ...]:
+    """Set receive slots aside, each large enough for a typical input.
+
+    Raises `ConfigError` where they do not fit, or leave no room for a typical output.
+    """
+    if not settings.role.has_input:
+        return ()
+    nbytes = max(typical.input_bytes, settings.receive_slot_bytes)
+    staged_bytes = 0 if settings.role is Role.DECODER else typical.output_bytes
+    try:
+        slots = transfers.register_prealloc_as_receive(settings.receive_slots, nbytes)
+        transfers.release(transfers.allocate_receive(staged_bytes).slot_id)
+    except ResourceError as error:
+        needed = f"room for {settings.receive_slots} receive slots of {nbytes} bytes and {staged_bytes} bytes of output"
+        raise ConfigError("pool_bytes", settings.pool_bytes, f"{needed}, or fewer receive_slots ({error})") from error
+    return slots
+
+
+def registration_of(
+    settings: ServiceSettings, pipeline: Pipeline, incarnation: int, parts: Parts, receive_slots: tuple[Slot, ...]
+) -> TransferRegisterMsg:
+    """Return what an incarnation says of itself."""
+    return TransferRegisterMsg(
+        protocol_version=PROTOCOL_VERSION,
+        package_version=version("triptych"),
+        instance_id=settings.instance_id,
+        incarnation=incarnation,
+        role=settings.role,
+        capacity=1 + settings.prefetch_depth,
+        pool=parts.transfers.address,
+        receive_slots=receive_slots,
+        limits=pipeline.limits,
+        network_id=network_id(),
+        data_endpoint="" if parts.results is None else parts.results.endpoint,
+    )
+
+
+def _open_results(settings: ServiceSettings) -> AbstractAsyncContextManager[ResultServer]:
+    bounds = ResultSettings(settings.inline_result_bytes, settings.outbox_bytes, settings.result_ttl_s)
+    return open_results(settings.instance_id, settings.broker, settings.data_host, settings.data_port, bounds)
 
 
 def open_device(name: str) -> torch.device:
     """Return the torch device `name`. Raises `ConfigError` where this machine has none such."""
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError("device", name, f"cpu, or an accelerator that torch finds here ({reason})") from error
     return device

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,8 +12,10 @@ import torch
 from msgspec import Struct
 
 from ..schemas.roles import Role
+from ..schemas.sampling import SamplingParams
 from ..schemas.timing import StageTiming
 from ..schemas.transfer import (
+    PoolAddress,
     ServiceMsg,
     TransferDoneMsg,
     TransferProgressMsg,
@@ -21,11 +24,13 @@ from ..schemas.transfer import (
     TransferStartedMsg,
     TransferWorkMsg,
 )
+from ..transport.link.codec import Frame
 from ..transport.tensors.manager import DiffusionTransferManager
 from .compute import ComputeThread
-from .media import encode_images
+from .media import encode_media
 from .pipelines.interface import NO_INPUT
 from .pipelines.stage import StageOutput
+from .results.data_link import ResultServer
 
 
 class JobKey(Struct, frozen=True):
@@ -38,63 +43,90 @@ class JobKey(Struct, frozen=True):
 class Send(Protocol):
     """Whatever queues a message for the broker."""
 
-    def __call__(self, message: ServiceMsg, attachments: tuple[bytes, ...] = ()) -> None:
+    def __call__(self, message: ServiceMsg, attachments: tuple[Frame, ...] = ()) -> None:
         """Queue `message`."""
         ...
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What every job of a service works with; opened once for the life of the process."""
+    """What every job of a service works with; `transfers` for one incarnation, the rest for the life of the process."""
 
     role: Role
     instance_id: str
     device: torch.device
     transfers: DiffusionTransferManager
     compute: ComputeThread
+    #: of a service of the last role
+    results: ResultServer | None = None
 
 
 class Outcome(Struct, frozen=True):
     """What the broker is told at the end of a job."""
 
     message: TransferStagedMsg | TransferDoneMsg
-    attachments: tuple[bytes, ...] = ()
+    attachments: tuple[Frame, ...] = ()
 
 
 async def run_job(
     parts: Parts, key: JobKey, source: TransferWorkMsg | TransferReadyMsg, send: Send, on_loaded: Callable[[], None]
 ) -> Outcome:
-    """Compute `source` and return what it came to. `on_loaded` is called when the receive slot is quiet.
+    """Compute `source` and return what it came to. `on_loaded` is called when its input is copied.
 
     Whatever it raises, `asyncio.CancelledError` included, nothing of the job runs or holds memory afterwards.
     """
-    inputs, load_s = await _load(parts, source)
+    if isinstance(source, TransferWorkMsg):
+        return await _compute(parts, key, source, _Input(NO_INPUT), send)
+    if source.pool is not None:
+        async with _read_in_place(parts, source, source.pool) as inputs:
+            if not inputs.in_place:
+                on_loaded()
+            return await _compute(parts, key, source, inputs, send)
+    loaded = await parts.transfers.load_tensors_async(source.slot, source.manifest, parts.device)
     on_loaded()
+    inputs = _Input(StageOutput(loaded.tensors, source.scalar_fields), loaded.duration_s)
+    return await _compute(parts, key, source, inputs, send)
+
+
+class _Input(Struct, frozen=True):
+    output: StageOutput
+    load_s: float = 0.0
+    #: it lies in the slot of its sender
+    in_place: bool = False
+
+
+@asynccontextmanager
+async def _read_in_place(parts: Parts, source: TransferReadyMsg, pool: PoolAddress) -> AsyncGenerator[_Input]:
+    """Give the input where its sender staged it. What is computed may share its memory, so it is handed on within."""
+    reading = await parts.transfers.read_in_place_async(source.slot, source.manifest, pool, parts.device)
+    try:
+        yield _Input(StageOutput(reading.tensors, source.scalar_fields), reading.duration_s, reading.holds_slot)
+    finally:
+        reading.close()
+
+
+async def _compute(
+    parts: Parts, key: JobKey, source: TransferWorkMsg | TransferReadyMsg, inputs: _Input, send: Send
+) -> Outcome:
+    """Compute, and hand the output on."""
     loaded = time.perf_counter()
     steps = source.params.num_inference_steps if parts.role is Role.DENOISER else 1
     computed = await parts.compute.run(
         source.params,
-        inputs,
+        inputs.output,
         on_start=lambda: send(TransferStartedMsg(key.request_id, key.attempt)),
         on_step=lambda step: send(TransferProgressMsg(key.request_id, key.attempt, step, steps)),
     )
     timing = StageTiming(
         parts.role,
         parts.instance_id,
-        load_s=load_s,
+        load_s=inputs.load_s,
         wait_s=max(0.0, computed.started - loaded),
         compute_s=computed.finished - computed.started,
     )
     if parts.role is Role.DECODER:
-        return await _encode_media(key, computed.output, source.params.seed, timing)
+        return await _deliver(parts, key, computed.output, source.params, timing)
     return await _stage(parts, key, computed.output, timing)
-
-
-async def _load(parts: Parts, source: TransferWorkMsg | TransferReadyMsg) -> tuple[StageOutput, float]:
-    if isinstance(source, TransferWorkMsg):
-        return NO_INPUT, 0.0
-    loaded = await parts.transfers.load_tensors_async(source.slot, source.manifest, parts.device)
-    return StageOutput(loaded.tensors, source.scalar_fields), loaded.duration_s
 
 
 async def _stage(parts: Parts, key: JobKey, output: StageOutput, timing: StageTiming) -> Outcome:
@@ -111,14 +143,15 @@ async def _stage(parts: Parts, key: JobKey, output: StageOutput, timing: StageTi
     )
 
 
-async def _encode_media(key: JobKey, output: StageOutput, seed: int, timing: StageTiming) -> Outcome:
-    images = output.tensors["images"]
-    if not isinstance(images, torch.Tensor):
-        raise TypeError("the last stage's images are no tensor")
+async def _deliver(
+    parts: Parts, key: JobKey, output: StageOutput, params: SamplingParams, timing: StageTiming
+) -> Outcome:
+    """Let the result go with DONE, or wait to be fetched where it is too large for that."""
     began = time.perf_counter()
-    media, files = await asyncio.to_thread(encode_images, images, seed)
+    media, files = await asyncio.to_thread(encode_media, output, params)
+    ticket = None if parts.results is None else await parts.results.offer(key.request_id, files)
     timing = _with_output_time(timing, time.perf_counter() - began)
-    return Outcome(TransferDoneMsg(key.request_id, key.attempt, timing, media), files)
+    return Outcome(TransferDoneMsg(key.request_id, key.attempt, timing, media, ticket), () if ticket else files)
 
 
 def _with_output_time(timing: StageTiming, output_s: float) -> StageTiming:

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from enum import Enum, auto
 
 import structlog
+from msgspec import Struct
 
 from ..schemas.errors import MalformedMessage, PeerUnreachable, TriptychError, error_from
 from ..schemas.transfer import (
@@ -22,6 +22,7 @@ from ..schemas.transfer import (
     routing_id,
 )
 from ..transport.link.channels import service_to_broker
+from ..transport.link.codec import Frame
 from ..transport.link.dealer import DealerLink
 from .job import Parts
 from .worker import Worker
@@ -34,12 +35,10 @@ REGISTER_AGAIN_S = 0.5
 MAX_FRAME_BYTES = 16 * 2**20
 
 
-class Ending(Enum):
-    """Why a session ended."""
+class Forgotten(Struct, frozen=True):
+    """The broker does not know this incarnation any more; the next one must be above `exceed`."""
 
-    STOPPED = auto()
-    #: the broker does not know this incarnation any more
-    FORGOTTEN = auto()
+    exceed: int = 0
 
 
 async def run_session(
@@ -49,10 +48,11 @@ async def run_session(
     stop: asyncio.Event,
     drain_s: float,
     registered: Callable[[], None],
-) -> Ending:
+) -> Forgotten | None:
     """Register and serve until `stop` is set (then drain for at most `drain_s`) or the broker forgets this incarnation.
 
-    Nothing of the incarnation runs or holds memory afterwards. Raises what the broker refused the registration with.
+    Returns None where it was stopped. Nothing of the incarnation runs or holds memory afterwards. Raises what the
+    broker refused the registration with.
     """
     identity = routing_id(registration.instance_id, registration.incarnation)
     async with aclosing(DealerLink(service_to_broker(), broker, identity, MAX_FRAME_BYTES)) as link:
@@ -76,9 +76,9 @@ class Session:
         self._on_registered = registered
         self._ack: asyncio.Future[TransferRegisterAckMsg] = asyncio.get_running_loop().create_future()
         #: fails with what the registration was refused with
-        self._forgotten: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._forgotten: asyncio.Future[Forgotten] = asyncio.get_running_loop().create_future()
 
-    async def run(self, stop: asyncio.Event, drain_s: float) -> Ending:
+    async def run(self, stop: asyncio.Event, drain_s: float) -> Forgotten | None:
         """See `run_session`."""
         async with asyncio.TaskGroup() as tasks:
             worker = Worker(self._parts, self._send, tasks)
@@ -89,10 +89,7 @@ class Session:
             for task in background:
                 task.cancel()
             await worker.aclose()
-        if not self._forgotten.done():
-            return Ending.STOPPED
-        self._forgotten.result()
-        return Ending.FORGOTTEN
+        return self._forgotten.result() if self._forgotten.done() else None
 
     async def _wait_over(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -103,12 +100,19 @@ class Session:
     async def _drain(self, worker: Worker, drain_s: float) -> None:
         self._send(TransferDrainMsg())
         try:
-            async with asyncio.timeout(drain_s):
-                await worker.wait_idle()
+            async with asyncio.timeout(drain_s), asyncio.TaskGroup() as tasks:
+                drained = tasks.create_task(self._wait_drained(worker))
+                await asyncio.wait((drained, self._forgotten), return_when=asyncio.FIRST_COMPLETED)
+                drained.cancel()
             self._send(TransferLeaveMsg("drained"))
         except TimeoutError:
-            log.warning("work left unfinished", drain_s=drain_s)
+            log.warning("work left unfinished, or a result not fetched", drain_s=drain_s)
             self._send(TransferLeaveMsg(f"stopped with work unfinished after {drain_s:g} s"))
+
+    async def _wait_drained(self, worker: Worker) -> None:
+        await worker.wait_idle()
+        if self._parts.results is not None:
+            await self._parts.results.wait_empty()
 
     async def _receive(self, worker: Worker) -> None:
         while True:
@@ -126,7 +130,9 @@ class Session:
             case TransferRegisterRefusedMsg():
                 self._forget(error_from(message.error))
             case TransferRegisterAgainMsg():
-                self._forget()
+                self._forget(Forgotten(message.exceed))
+            case TransferErrorMsg() if not self._ack.done():
+                self._forget(error_from(message.error))  # nothing but REGISTER has been said
             case TransferErrorMsg():
                 log.error("the broker dropped a message", reason=message.error.message)
             case _:
@@ -152,17 +158,17 @@ class Session:
             self._send(TransferHeartbeatMsg())
             await asyncio.sleep(pace)
 
-    def _send(self, message: ServiceMsg, attachments: tuple[bytes, ...] = ()) -> None:
+    def _send(self, message: ServiceMsg, attachments: tuple[Frame, ...] = ()) -> None:
         try:
             self._link.send_nowait(message, attachments)
         except PeerUnreachable as error:
             log.warning("message lost", msg_type=type(message).__name__, reason=error.reason)
-            self._forget()
+            self._forget(Forgotten())
 
-    def _forget(self, error: TriptychError | None = None) -> None:
+    def _forget(self, why: Forgotten | TriptychError) -> None:
         if self._forgotten.done():
             return
-        if error is None:
-            self._forgotten.set_result(None)
+        if isinstance(why, Forgotten):
+            self._forgotten.set_result(why)
         else:
-            self._forgotten.set_exception(error)
+            self._forgotten.set_exception(why)

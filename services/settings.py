@@ -1,5 +1,6 @@
 """What an operator can set of a service."""
 
+from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -7,7 +8,21 @@ from msgspec import Meta, Struct
 from ..schemas.roles import Role
 from ..schemas.transfer import InstanceId
 
-PositiveInt = Annotated[int, Meta(ge=1)]
+#: the broker takes no larger message by default
+MAX_INLINE_RESULT_BYTES = 8 * 2**20
+
+Bytes = Annotated[int, Meta(ge=1, le=2**46)]
+
+
+class EngineChoice(StrEnum):
+    """What a service may move payloads with."""
+
+    #: shared memory on one host, and NIXL to others where it is installed and works
+    AUTO = "auto"
+    #: shared memory alone
+    SHM = "shm"
+    #: NIXL alone, on one host too
+    NIXL = "nixl"
 
 
 class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -22,14 +37,26 @@ class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     #: a torch device: cpu, cuda, cuda:1
     device: str = "cpu"
     #: threads that one CPU operation may use
-    compute_threads: PositiveInt = 1
+    compute_threads: Annotated[int, Meta(ge=1, le=1024)] = 1
     #: requests whose input loads while another computes
-    prefetch_depth: PositiveInt = 1
+    prefetch_depth: Annotated[int, Meta(ge=1, le=1024)] = 1
+    #: what moves tensors: auto (shm on one host, nixl to others where it is installed), shm, or nixl
+    engine: EngineChoice = EngineChoice.AUTO
     #: the tensor pool, in bytes; rounded up to a power of two
-    pool_bytes: PositiveInt = 64 * 2**20
+    pool_bytes: Bytes = 64 * 2**20
     #: receive slots set aside at start (denoiser, decoder)
-    receive_slots: Annotated[int, Meta(ge=0)] = 4
-    #: of one receive slot, in bytes; rounded up to a power of two
-    receive_slot_bytes: PositiveInt = 256 * 2**10
-    #: how long running work may take to finish after SIGTERM, in seconds
+    receive_slots: Annotated[int, Meta(ge=0, le=1024)] = 4
+    #: of one receive slot at least, in bytes; it is what the input of the warm-up run takes, if that is more
+    receive_slot_bytes: Annotated[int, Meta(ge=0, le=2**46)] = 0
+    #: a result above this is fetched by the client from this service, in bytes; up to it, it goes through the broker
+    inline_result_bytes: Annotated[int, Meta(ge=0, le=MAX_INLINE_RESULT_BYTES)] = 2**20
+    #: results that wait to be fetched, in bytes; where no more fit, the one that nobody wants for longest is dropped
+    outbox_bytes: Bytes = 2**30
+    #: how long a result waits to be fetched, from when it was made or last read, in seconds
+    result_ttl_s: Annotated[float, Meta(gt=0)] = 300.0
+    #: the address at which clients reach this service; empty: the one from which it reaches the broker
+    data_host: str = ""
+    #: its port; 0 picks a free one
+    data_port: Annotated[int, Meta(ge=0, lt=2**16)] = 0
+    #: how long running work may take to finish, and results to be fetched, after SIGTERM, in seconds
     drain_s: Annotated[float, Meta(ge=0)] = 30.0

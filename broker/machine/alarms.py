@@ -7,9 +7,11 @@ from ...schemas.states import RequestState
 from .deadlines import Alarm
 from .endings import end_early
 from .events import TimePassed
-from .hops import hop_late, rested
+from .hops import alloc_late, rested
+from .questions import overdue_question
 from .records import Instance, Request
 from .registry import lose
+from .results import expire_relays
 from .stages import WAITING_FOR
 from .tables import Tables
 
@@ -22,6 +24,7 @@ def time_passed(t: Tables, _event: TimePassed) -> None:
             _OF_INSTANCES[alarm](t, t.by_peer[subject])
         else:
             _OF_REQUESTS[alarm](t, t.requests[subject])
+    expire_relays(t)
 
 
 def _lease_out(t: Tables, instance: Instance) -> None:
@@ -30,6 +33,13 @@ def _lease_out(t: Tables, instance: Instance) -> None:
         t.deadlines.arm(Alarm.LEASE, instance.peer, instance.expires_at)
     else:
         lose(t, instance, "lost", f"nothing was heard of it for {t.settings.lease_s:g} s")
+
+
+def _answer_out(t: Tables, instance: Instance) -> None:
+    """Count an instance as lost that keeps an answer back: what it holds would be held for ever."""
+    question = overdue_question(t, instance)
+    if question is not None:
+        lose(t, instance, "lost", f"it did not answer {question} in time")
 
 
 def _time_out(t: Tables, request: Request) -> None:
@@ -41,10 +51,14 @@ def _try_again(t: Tables, request: Request) -> None:
     t.pools[WAITING_FOR[request.state]].waiting.put(request)
 
 
-_OF_INSTANCES: Mapping[Alarm, Callable[[Tables, Instance], None]] = {Alarm.LEASE: _lease_out, Alarm.REST: rested}
+_OF_INSTANCES: Mapping[Alarm, Callable[[Tables, Instance], None]] = {
+    Alarm.LEASE: _lease_out,
+    Alarm.ANSWER: _answer_out,
+    Alarm.REST: rested,
+}
 
 _OF_REQUESTS: Mapping[Alarm, Callable[[Tables, Request], None]] = {
     Alarm.REQUEST: _time_out,
-    Alarm.HOP: hop_late,
+    Alarm.ALLOC: alloc_late,
     Alarm.PARKED: _try_again,
 }

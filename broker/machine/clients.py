@@ -2,7 +2,18 @@
 
 from collections.abc import Callable, Mapping
 
-from ...schemas.client import CancelMsg, ErrorMsg, HelloMsg, PingMsg, PongMsg, QueuedMsg, SubmitMsg, WelcomeMsg
+from ...schemas.client import (
+    CancelMsg,
+    ErrorMsg,
+    HelloMsg,
+    PingMsg,
+    PongMsg,
+    QueuedMsg,
+    RelayEndMsg,
+    RelayFetchMsg,
+    SubmitMsg,
+    WelcomeMsg,
+)
 from ...schemas.errors import InvalidRequest, Overloaded, RequestCancelled, RequestError, VersionMismatch
 from ...schemas.roles import Role
 from ...schemas.sampling import SamplingLimits, check_sampling_params
@@ -12,6 +23,7 @@ from .deadlines import Alarm
 from .endings import end_early
 from .events import ClientSpoke
 from .records import Request
+from .results import relay_end, relay_fetch
 from .story import Story
 from .tables import Tables
 from .work import enqueue
@@ -66,6 +78,8 @@ HANDLERS: Mapping[type, Callable[..., None]] = {
     SubmitMsg: _submit,
     CancelMsg: _cancel,
     PingMsg: _ping,
+    RelayFetchMsg: relay_fetch,
+    RelayEndMsg: relay_end,
 }
 
 

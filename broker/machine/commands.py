@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from ...schemas.client import ClientReplyMsg
+from ...schemas.client import ClientReplyMsg, RelayedChunkMsg
 from ...schemas.roles import Role
 from ...schemas.states import RequestState
 from ...schemas.transfer import BrokerMsg
@@ -21,6 +21,14 @@ class TellClient(Struct, frozen=True):
     peer: bytes
     msg: ClientReplyMsg
     attachments: tuple[bytes, ...] = ()
+
+
+class PassPiece(Struct, frozen=True):
+    """Send a client a piece of its result, after everything else that is to be done now."""
+
+    peer: bytes
+    msg: RelayedChunkMsg
+    attachments: tuple[bytes, ...]
 
 
 class ReportTransition(Struct, frozen=True):
@@ -51,4 +59,4 @@ class ReportIgnored(Struct, frozen=True):
     reason: str
 
 
-Command = TellService | TellClient | ReportTransition | ReportInstance | ReportIgnored
+Command = TellService | TellClient | PassPiece | ReportTransition | ReportInstance | ReportIgnored

@@ -10,12 +10,14 @@ class Alarm(IntEnum):
 
     #: an instance (by peer) has been silent for too long
     LEASE = auto()
+    #: an instance (by peer) should have answered a question
+    ANSWER = auto()
     #: an instance (by peer) that had no room may be asked again
     REST = auto()
     #: a request (by id) has had its time
     REQUEST = auto()
-    #: ALLOC or PUSH of a request (by id) should have been answered
-    HOP = auto()
+    #: ALLOC of a request (by id) should have been answered
+    ALLOC = auto()
     #: a request (by id) that fitted no free instance may be tried again
     PARKED = auto()
 

@@ -43,7 +43,7 @@ def close(t: Tables, request: Request) -> None:
 
 def disarm(t: Tables, request: Request) -> None:
     """Drop the request's deadlines."""
-    for alarm in (Alarm.REQUEST, Alarm.HOP, Alarm.PARKED):
+    for alarm in (Alarm.REQUEST, Alarm.ALLOC, Alarm.PARKED):
         t.deadlines.disarm(alarm, request.request_id)
 
 

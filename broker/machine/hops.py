@@ -1,31 +1,70 @@
-"""A hop: a staged payload goes from its sender's pool to a receive slot of the instance that takes it up."""
+"""A hop: a staged payload is read where it lies, or goes to a receive slot of the instance that takes it up."""
 
-from ...schemas.errors import ManifestMismatch, PayloadTooLarge, TransferError
+from ...schemas.errors import ManifestMismatch, PayloadTooLarge, TransferError, WriteOverdue
 from ...schemas.timing import TransferTiming
 from ...schemas.transfer import (
+    EngineName,
     Slot,
     TransferAllocatedMsg,
     TransferAllocMsg,
     TransferAllocRefusedMsg,
+    TransferExpectMsg,
     TransferLoadedMsg,
     TransferPushedMsg,
     TransferPushFailedMsg,
     TransferPushMsg,
     TransferReadyMsg,
 )
+from .acquaintances import introduce
 from .deadlines import Alarm
 from .endings import fail_attempt, said
 from .fitting import all_too_small
-from .leases import close_push, end_lease, grant_lease, open_push, return_slot, send_abort
-from .records import Instance, Lease, Phase, Push, Request, Staged
+from .leases import (
+    begin_reading,
+    close_push,
+    end_lease,
+    end_reading,
+    grant_lease,
+    open_push,
+    return_slot,
+    send_abort,
+)
+from .pairing import no_way, way_between
+from .questions import note_answer
+from .records import Instance, Lease, Phase, Push, Question, Request, Staged
 from .stages import STAGES
 from .story import tell
 from .tables import Tables
 from .transitions import move
 
+#: the part of `push_timeout_s` that the engine has: it gives up before the broker does, so that its reason is heard
+ENGINE_SHARE = 0.9
+
 
 def begin_hop(t: Tables, request: Request, staged: Staged, instance: Instance) -> None:
-    """Bring the request's staged input to `instance`: straight into a free slot, or into one it allocates."""
+    """Bring the request's staged input to `instance`, or let it read it in place."""
+    match way_between(staged.instance.pool, instance.pool):
+        case EngineName.SHM:
+            _read_in_place(t, request, staged, instance)
+        case EngineName.NIXL:
+            _bring(t, request, staged, instance)
+        case None:
+            fail_attempt(t, request, no_way(staged.instance, instance), instance.instance_id)
+
+
+def _read_in_place(t: Tables, request: Request, staged: Staged, instance: Instance) -> None:
+    """Let `instance` compute from the sender's slot, which stays as it is until it has ended."""
+    sender = staged.instance
+    lease = grant_lease(t, request, instance, Phase.RUNNING)
+    begin_reading(lease, staged)
+    introduce(sender, instance)
+    request.transfers.append(TransferTiming(sender.instance_id, instance.instance_id, 0, 0.0, in_place=True))
+    move(t, request, STAGES[instance.role].running, f"input read in place from {sender}", instance.instance_id)
+    _tell_ready(t, lease, staged, staged.slot, sender)
+
+
+def _bring(t: Tables, request: Request, staged: Staged, instance: Instance) -> None:
+    """Have the input written straight into a free slot, or into one that `instance` allocates."""
     size = staged.manifest.data_size
     slot = instance.slots.take(size)
     lease = grant_lease(t, request, instance, Phase.ALLOCATING)
@@ -34,7 +73,7 @@ def begin_hop(t: Tables, request: Request, staged: Staged, instance: Instance) -
         _start_push(t, lease, staged, slot)
         return
     tell(t, request, f"{size} bytes asked for", instance.instance_id)
-    t.deadlines.arm(Alarm.HOP, request.request_id, t.now + t.settings.alloc_timeout_s)
+    t.deadlines.arm(Alarm.ALLOC, request.request_id, t.now + t.settings.alloc_timeout_s)
     t.tell_service(instance.peer, TransferAllocMsg(*lease.key, size))
 
 
@@ -42,7 +81,7 @@ def allocated(t: Tables, lease: Lease, msg: TransferAllocatedMsg) -> None:
     """Write into the slot that the receiver has set aside, if it is one."""
     request, instance = lease.request, lease.instance
     staged = request.source
-    problem = instance.slots.adoption_problem(msg.slot, staged.manifest.data_size, instance.pool_size)
+    problem = instance.slots.adoption_problem(msg.slot, staged.manifest.data_size, instance.pool.size)
     if problem is not None:
         fail_attempt(t, request, f"{instance}: {ManifestMismatch(problem)}", instance.instance_id)
         return
@@ -55,7 +94,7 @@ def alloc_refused(t: Tables, lease: Lease, msg: TransferAllocRefusedMsg) -> None
     """Take the lease back, and let the request wait at its old place for another instance, or for this one later."""
     request, instance = lease.request, lease.instance
     pool = t.pools[instance.role]
-    t.deadlines.disarm(Alarm.HOP, request.request_id)
+    t.deadlines.disarm(Alarm.ALLOC, request.request_id)
     end_lease(t, lease)
     tell(t, request, f"no room: {said(msg.error)}", instance.instance_id)
     if msg.error.code != PayloadTooLarge.code:
@@ -81,18 +120,18 @@ def pushed(t: Tables, push: Push, msg: TransferPushedMsg) -> None:
         error = TransferError(f"{msg.nbytes} bytes were written, not {size}")
         fail_attempt(t, request, f"{sender}: {error}", sender.instance_id)
         return
-    t.deadlines.disarm(Alarm.HOP, request.request_id)
     lease.phase = Phase.RUNNING
     request.transfers.append(TransferTiming(sender.instance_id, receiver.instance_id, msg.nbytes, msg.duration_s))
     move(t, request, STAGES[receiver.role].running, "input arrived", receiver.instance_id)
-    ready = TransferReadyMsg(*lease.key, slot, staged.manifest, request.params, staged.scalar_fields)
-    t.tell_service(receiver.peer, ready)
+    _tell_ready(t, lease, staged, slot)
 
 
 def push_failed(t: Tables, push: Push, msg: TransferPushFailedMsg) -> None:
-    """End the attempt whose payload could not be written."""
+    """End the attempt whose payload could not be written. A write that is overdue goes on: its slot is quarantined."""
     lease, sender = push.lease, push.sender
-    if _answered(t, push):
+    overdue = msg.error.code == WriteOverdue.code
+    note_answer(sender, Question.PUSH, lease.key)
+    if lease.phase is Phase.PUSHING if overdue else _answered(t, push):
         reason = f"{sender} could not write to {lease.instance}: {said(msg.error)}"
         fail_attempt(t, lease.request, reason, sender.instance_id)
 
@@ -106,31 +145,39 @@ def writer_lost(t: Tables, push: Push, reason: str) -> None:
 
 
 def loaded(t: Tables, lease: Lease, _msg: TransferLoadedMsg) -> None:
-    """Take the receive slot back: the input is on the device."""
+    """Take the receive slot back, and read no more in place: the instance has a copy."""
     return_slot(t, lease)
+    end_reading(t, lease)
 
 
-def hop_late(t: Tables, request: Request) -> None:
-    """End an attempt for which ALLOC or PUSH was not answered in time."""
+def alloc_late(t: Tables, request: Request) -> None:
+    """End an attempt for which ALLOC was not answered in time."""
     lease = request.lease
-    if lease is None:
-        return
-    if lease.push is None:
-        late, after = lease.instance, f"ALLOC for {t.settings.alloc_timeout_s:g} s"
-    else:
-        late, after = lease.push.sender, f"PUSH for {t.settings.push_timeout_s:g} s"
-    fail_attempt(t, request, f"{late}: no answer to {after}", late.instance_id)
+    if lease is not None:
+        reason = f"{lease.instance}: no answer to ALLOC for {t.settings.alloc_timeout_s:g} s"
+        fail_attempt(t, request, reason, lease.instance.instance_id)
 
 
 def _start_push(t: Tables, lease: Lease, staged: Staged, slot: Slot) -> None:
     sender, receiver = staged.instance, lease.instance
     lease.phase = Phase.PUSHING
-    open_push(staged, lease)
+    open_push(t, staged, lease)
     tell(t, lease.request, f"push from {sender.instance_id} to slot {slot.slot_id}", receiver.instance_id)
-    t.deadlines.arm(Alarm.HOP, lease.request.request_id, t.now + t.settings.push_timeout_s)
-    registration = receiver.registration
-    size = staged.manifest.data_size
-    t.tell_service(sender.peer, TransferPushMsg(*lease.key, registration.instance_id, registration.pool, slot, size))
+    t.deadlines.disarm(Alarm.ALLOC, lease.request.request_id)
+    introduce(sender, receiver)
+    introduce(receiver, sender)
+    t.tell_service(receiver.peer, TransferExpectMsg(*lease.key, sender.pool))
+    size, timeout_s = staged.manifest.data_size, ENGINE_SHARE * t.settings.push_timeout_s
+    push = TransferPushMsg(*lease.key, receiver.instance_id, receiver.pool, slot, size, timeout_s)
+    t.tell_service(sender.peer, push)
+
+
+def _tell_ready(t: Tables, lease: Lease, staged: Staged, slot: Slot, owner: Instance | None = None) -> None:
+    """Let the lease's instance go ahead; `owner` is whose slot it reads, if not its own."""
+    pool = None if owner is None else owner.pool
+    params = lease.request.params
+    ready = TransferReadyMsg(*lease.key, slot, staged.manifest, params, staged.scalar_fields, pool)
+    t.tell_service(lease.instance.peer, ready)
 
 
 def _answered(t: Tables, push: Push) -> bool:

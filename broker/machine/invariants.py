@@ -5,8 +5,9 @@ from itertools import pairwise
 
 from ...schemas.roles import Role
 from ...schemas.states import TERMINAL_STATES
+from ...schemas.transfer import EngineName
 from .deadlines import Alarm
-from .records import Instance, Lease, Phase, Request
+from .records import Instance, Lease, Phase, Request, Staged
 from .stages import STAGES, WAITING_FOR
 from .tables import Pool, Tables
 
@@ -40,6 +41,7 @@ def check_tables(t: Tables) -> None:
     _require(set(loose_ends) <= set(t.requests.values()), "every request in use is known", "machine")
     _check_pools(t, instances)
     _check_alarms(t)
+    _check_relays(t)
     _require(not t.out, "no command is left behind", "machine")
 
 
@@ -54,6 +56,8 @@ def _check_instance(t: Tables, instance: Instance) -> None:
     _require(instance.free_leases >= 0, "no more leases than capacity", instance)
     free = instance.free_leases > 0 and not instance.resting and not instance.draining
     _require((instance in pool.free) == free, "the policy knows it if, and only if, it is free", instance)
+    alarmed = not instance.questions or t.deadlines.armed(Alarm.ANSWER, instance.peer)
+    _require(alarmed, "what it must answer has a deadline", instance)
     _check_slots(instance)
     for key, lease in instance.leases.items():
         _require(lease.key == key and lease.instance is instance, "its leases are its own", instance)
@@ -61,9 +65,30 @@ def _check_instance(t: Tables, instance: Instance) -> None:
     for key, push in instance.pushes.items():
         known = push.lease.push is push and push.sender is instance and push.lease.key == key
         _require(known, "its pushes are its own", instance)
-    for request in instance.staged.values():
-        staged = request.staged
-        _require(staged is not None and staged.instance is instance, "staged outputs belong to requests", instance)
+    for key, staged in instance.staged.items():
+        _require(staged.key == key and staged.instance is instance, "its staged outputs are its own", instance)
+        _check_staged(staged)
+    _check_acquaintances(t, instance)
+
+
+def _check_staged(staged: Staged) -> None:
+    """Invariant 3 for what is read in place: it is kept while anybody reads it, and no longer than needed."""
+    request, reader = staged.request, staged.reader
+    _require(request.staged is staged or reader is not None, "staged outputs are somebody's input", request)
+    if reader is not None:
+        held = reader.reads is staged and reader.instance.leases.get(reader.key) is reader
+        _require(held, "who reads in place holds its lease", request)
+
+
+def _check_acquaintances(t: Tables, instance: Instance) -> None:
+    for peer, other in instance.known_to.items():
+        mutual = t.by_peer.get(peer) is other and other.knows.get(instance.peer) is instance
+        _require(mutual, "those who know its pool are alive", instance)
+    for peer, owner in instance.knows.items():
+        mutual = t.by_peer.get(peer) is owner and owner.known_to.get(instance.peer) is instance
+        _require(mutual, "those whose pools it knows are alive", instance)
+    agent = instance.pool.nixl and instance.pool.nixl.agent
+    _require(agent is None or t.by_agent.get(agent) is instance, "its agent's name is its own", instance)
 
 
 def _check_slots(instance: Instance) -> None:
@@ -88,6 +113,12 @@ def _check_lease(lease: Lease) -> None:
     _require((lease.push is not None) == written, "a slot is written while a push runs", request)
     if written:
         _require(lease.slot is not None, "what is written is a slot", request)
+    staged = lease.reads
+    if staged is not None:
+        reading = lease.phase in {Phase.RUNNING, Phase.ABORTING} and lease.slot is None
+        _require(reading, "who reads in place runs or is stopped, and has no slot", request)
+        kept = staged.instance.alive and staged.instance.staged.get(staged.key) is staged
+        _require(kept and staged.reader is lease, "what is read in place is kept", request)
 
 
 def _check_request(t: Tables, request: Request) -> None:
@@ -98,8 +129,9 @@ def _check_request(t: Tables, request: Request) -> None:
         return
     _require(state in WAITING_FOR or state in _RUNNING_ON, "it waits or runs between events", request)
     _require(t.deadlines.armed(Alarm.REQUEST, request.request_id), "it has a deadline", request)
-    hopping = lease is not None and lease.phase in {Phase.ALLOCATING, Phase.PUSHING}
-    _require(t.deadlines.armed(Alarm.HOP, request.request_id) == hopping, "a hop has a deadline", request)
+    allocating = lease is not None and lease.phase is Phase.ALLOCATING
+    hopping = allocating or (lease is not None and lease.phase is Phase.PUSHING)
+    _require(t.deadlines.armed(Alarm.ALLOC, request.request_id) == allocating, "ALLOC has a deadline", request)
     if lease is not None:
         _require(lease.instance.alive, "it runs on an instance that is alive", request)
         _require(lease.instance.leases.get(lease.key) is lease, "its lease is held", request)
@@ -109,8 +141,9 @@ def _check_request(t: Tables, request: Request) -> None:
     else:
         _check_waiting(t, request, hopping=hopping)
     if request.staged is not None:
-        holder = request.staged.instance
-        _require(holder.alive and holder.staged.get(request.request_id) is request, "its input exists", request)
+        staged = request.staged
+        kept = staged.instance.alive and staged.instance.staged.get(staged.key) is staged
+        _require(kept and staged.request is request, "its input exists", request)
 
 
 def _check_waiting(t: Tables, request: Request, *, hopping: bool) -> None:
@@ -128,6 +161,8 @@ def _check_pools(t: Tables, instances: list[Instance]) -> None:
     for role, pool in t.pools.items():
         _check_queue(t, pool)
         _require(len(pool.sizes) == len(pool.members), "sizes of all members are known", role)
+        hosts = (one.pool.host_id for one in pool.members.values() if EngineName.SHM in one.pool.engines)
+        _require(pool.on_host == Counter(hosts), "who reads in place is counted by host", role)
 
 
 def _check_queue(t: Tables, pool: Pool) -> None:
@@ -149,6 +184,18 @@ def _check_alarms(t: Tables) -> None:
     for peer, instance in t.by_peer.items():
         _require(t.deadlines.armed(Alarm.LEASE, peer), "its lease has a deadline", instance)
         _require(t.deadlines.armed(Alarm.REST, peer) == instance.resting, "it rests for a while", instance)
+
+
+def _check_relays(t: Tables) -> None:
+    relays = t.relays
+    known = Counter(relay.client for relay in [*relays.waiting, *(asked.relay for asked in relays.asked.values())])
+    _require(known == relays.per_client, "the relays of each client are counted", "machine")
+    _require(len(relays.asked) <= t.settings.relays_in_flight, "so many relays are under way at most", "machine")
+    full = len(relays.asked) == t.settings.relays_in_flight
+    _require(full or not relays.waiting, "a relay waits for its turn alone", "machine")
+    _require(all(asked.holder in t.by_peer for asked in relays.asked.values()), "holders are alive", "machine")
+    times = [asked.expires_at for asked in relays.asked.values()]
+    _require(times == sorted(times), "the oldest relay is given up first", "machine")
 
 
 def _require(true: object, what: str, subject: object) -> None:

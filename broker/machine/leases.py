@@ -3,7 +3,8 @@
 from ...schemas.states import TERMINAL_STATES
 from ...schemas.transfer import TransferAbortMsg, TransferReleaseMsg
 from .deadlines import Alarm
-from .records import Instance, Lease, Phase, Push, Request, Staged
+from .questions import ask, note_answer
+from .records import Instance, Lease, Phase, Push, Question, Request, Staged
 from .tables import Tables
 
 
@@ -20,13 +21,15 @@ def grant_lease(t: Tables, request: Request, instance: Instance, phase: Phase) -
 
 
 def end_lease(t: Tables, lease: Lease, *, retire_slot: bool = False) -> None:
-    """Give the lease back, with its slot if it still has one."""
+    """Give the lease back, with its slot if it still has one, and what it reads in place."""
     instance, request = lease.instance, lease.request
     del instance.leases[lease.key]
+    note_answer(instance, Question.ABORT, lease.key)
     lease.phase = Phase.ENDED
     if request.lease is lease:
         request.lease = None
     return_slot(t, lease, retire=retire_slot)
+    end_reading(t, lease)
     if instance.alive:
         pool = t.pools[instance.role]
         pool.free.refresh(instance)
@@ -46,21 +49,38 @@ def return_slot(t: Tables, lease: Lease, *, retire: bool = False) -> None:
         t.pools[lease.instance.role].free.refresh(lease.instance)
 
 
+def begin_reading(lease: Lease, staged: Staged) -> None:
+    """Note that the lease's instance reads `staged` where it lies from now on."""
+    lease.reads, staged.reader = staged, lease
+
+
+def end_reading(t: Tables, lease: Lease) -> None:
+    """Note that the lease's instance reads nothing in place any more; what was kept for it alone is released."""
+    staged = lease.reads
+    if staged is None:
+        return
+    lease.reads = staged.reader = None
+    if staged.request.staged is not staged:
+        _drop_staged(t, staged)
+
+
 def unpark(t: Tables, request: Request, instance: Instance) -> None:
     """Let a parked request be tried again, since `instance` has a place free."""
     t.deadlines.disarm(Alarm.PARKED, request.request_id)
     t.pools[instance.role].waiting.put(request)
 
 
-def open_push(staged: Staged, lease: Lease) -> None:
+def open_push(t: Tables, staged: Staged, lease: Lease) -> None:
     """Note that the sender writes what it staged into the lease's slot from now on."""
     lease.push = staged.instance.pushes[lease.key] = Push(staged.instance, lease, staged)
     lease.request.loose_ends += 1
+    ask(t, staged.instance, Question.PUSH, lease.key, t.settings.push_timeout_s)
 
 
 def close_push(t: Tables, push: Push) -> None:
     """Note that the sender does not write any more, or is lost."""
     del push.sender.pushes[push.lease.key]
+    note_answer(push.sender, Question.PUSH, push.lease.key)
     push.lease.push = None
     tie_up(t, push.lease.request)
 
@@ -90,15 +110,22 @@ def abort_lease(t: Tables, lease: Lease) -> None:
 def send_abort(t: Tables, lease: Lease) -> None:
     """Tell the instance to stop; nobody but perhaps a lost writer writes its slot."""
     lease.phase = Phase.ABORTING
+    ask(t, lease.instance, Question.ABORT, lease.key, t.settings.abort_timeout_s)
     t.tell_service(lease.instance.peer, TransferAbortMsg(*lease.key, writer_lost=lease.writer_lost))
 
 
 def release_staged(t: Tables, request: Request) -> None:
-    """Let the sender drop the request's staged bytes, if there are any."""
+    """Let the sender drop the request's staged bytes, if there are any, as soon as nobody reads them in place."""
     staged = request.staged
     if staged is None:
         return
     request.staged = None
-    del staged.instance.staged[request.request_id]
-    if staged.instance.alive:
-        t.tell_service(staged.instance.peer, TransferReleaseMsg(request.request_id, request.attempt))
+    if staged.reader is None:
+        _drop_staged(t, staged)
+
+
+def _drop_staged(t: Tables, staged: Staged) -> None:
+    sender = staged.instance
+    del sender.staged[staged.key]
+    if sender.alive:
+        t.tell_service(sender.peer, TransferReleaseMsg(*staged.key))

@@ -8,12 +8,19 @@ from ...schemas.roles import Role
 from ...schemas.sampling import SamplingParams
 from ...schemas.states import RequestState
 from ...schemas.timing import StageTiming, TransferTiming
-from ...schemas.transfer import Slot, TransferRegisterMsg
+from ...schemas.transfer import PoolAddress, Slot, TransferRegisterMsg
 from .slots import ReceiveSlots
 from .story import Story
 
 #: a request and its attempt; messages of another attempt find nothing
 LeaseKey = tuple[str, int]
+
+
+class Question(StrEnum):
+    """What an instance must answer in time."""
+
+    PUSH = "PUSH"
+    ABORT = "ABORT"
 
 
 class Phase(StrEnum):
@@ -43,6 +50,8 @@ class Lease:
     phase: Phase
     #: the receive slot, until it is known to be quiet
     slot: Slot | None = None
+    #: what it reads in place, until it is known to read no more
+    reads: "Staged | None" = None
     #: the write into `slot`, until the writer has answered or is lost
     push: "Push | None" = None
     #: the writer was lost while it wrote; if it only hangs, it may write again
@@ -62,11 +71,20 @@ class Push:
 
 @dataclass(slots=True, eq=False)
 class Staged:
-    """The output of a stage, in the pool of `instance` until the broker releases it."""
+    """The output of a stage, in the pool of `instance` until the broker releases it.
 
+    That is when no request has it as its input and nobody reads it.
+    """
+
+    #: the attempt that staged it
+    key: LeaseKey
+    request: "Request"
     instance: "Instance"
+    slot: Slot
     manifest: TensorManifest
     scalar_fields: ScalarFields
+    #: the lease that reads it in place
+    reader: Lease | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -123,10 +141,16 @@ class Instance:
     expires_at: float
     #: len(leases) ≤ capacity; a lease is in here until it is given back, exactly once
     leases: dict[LeaseKey, Lease] = field(default_factory=dict[LeaseKey, Lease])
-    #: requests whose next input lies in its pool, by id
-    staged: dict[str, Request] = field(default_factory=dict[str, Request])
+    #: outputs in its pool that are not released
+    staged: dict[LeaseKey, Staged] = field(default_factory=dict[LeaseKey, Staged])
     #: writes of its engine that it must still answer for
     pushes: dict[LeaseKey, Push] = field(default_factory=dict[LeaseKey, Push])
+    #: what it was asked and has not answered, with the time by which it must
+    questions: dict[tuple[Question, LeaseKey], float] = field(default_factory=dict[tuple[Question, LeaseKey], float])
+    #: those that were told of its pool, by peer
+    known_to: "dict[bytes, Instance]" = field(default_factory=dict[bytes, "Instance"])
+    #: those whose pools it was told of, by peer
+    knows: "dict[bytes, Instance]" = field(default_factory=dict[bytes, "Instance"])
     #: False as soon as it is lost
     alive: bool = True
     #: had no room a moment ago
@@ -157,9 +181,9 @@ class Instance:
         return self.alive and not self.resting and not self.draining and self.free_leases > 0
 
     @property
-    def pool_size(self) -> int:
-        """Bytes of its pool."""
-        return self.registration.pool.size
+    def pool(self) -> PoolAddress:
+        """How others reach its pool."""
+        return self.registration.pool
 
     def __str__(self) -> str:
         return f"{self.role} {self.instance_id}"

@@ -1,20 +1,26 @@
 """Instances come and go."""
 
+from ipaddress import ip_address
+
 from ...schemas.errors import RegistrationRefused, TriptychError, VersionMismatch
 from ...schemas.transfer import (
     PROTOCOL_VERSION,
+    EngineName,
+    PoolAddress,
     TransferRegisterAckMsg,
     TransferRegisterAgainMsg,
     TransferRegisterMsg,
     TransferRegisterRefusedMsg,
     routing_id,
 )
+from .acquaintances import part
 from .commands import ReportInstance
 from .deadlines import Alarm
 from .endings import fail_attempt
 from .hops import writer_lost
-from .leases import end_lease
-from .records import Instance, Phase, Request
+from .leases import end_lease, end_reading, release_staged
+from .records import Instance, Phase, Staged
+from .results import lose_relays
 from .slots import ReceiveSlots, overlap_problem, slot_problem
 from .tables import Tables
 
@@ -23,7 +29,9 @@ def register(t: Tables, peer: bytes, msg: TransferRegisterMsg) -> None:
     """Take a service in, replacing an older incarnation of it; one that is gone must come as a newer incarnation."""
     try:
         _check_registration(peer, msg)
+        _check_data_endpoint(t, msg)
         known = t.by_id.get(msg.instance_id)
+        _check_agent(t, peer, msg.pool)
         if known is not None:
             _check_successor(known, peer, msg)
     except TriptychError as error:
@@ -33,14 +41,21 @@ def register(t: Tables, peer: bytes, msg: TransferRegisterMsg) -> None:
     if known is not None and known.peer == peer:
         known.expires_at = t.now + t.settings.lease_s
     elif known is None and t.departed.includes(msg.instance_id, msg.incarnation):
-        t.tell_service(peer, TransferRegisterAgainMsg())
+        t.tell_service(peer, TransferRegisterAgainMsg(t.departed.last(msg.instance_id)))
         t.ignore(peer, msg, f"incarnation {msg.incarnation} is gone")
         return
     else:
         if known is not None:
-            lose(t, known, "replaced", f"it was replaced by incarnation {msg.incarnation}")
+            _replace(t, known, msg.incarnation)
         _admit(t, peer, msg)
     t.tell_service(peer, TransferRegisterAckMsg(PROTOCOL_VERSION, t.settings.heartbeat_s, t.settings.lease_s))
+
+
+def _replace(t: Tables, known: Instance, incarnation: int) -> None:
+    """Drop an instance in favour of a newer incarnation, and tell it so: it must not come back and do the same."""
+    reason = f"a newer incarnation of {known.instance_id} has registered; two services must not share an instance_id"
+    t.tell_service(known.peer, TransferRegisterRefusedMsg(RegistrationRefused(reason).info()))
+    lose(t, known, "replaced", f"it was replaced by incarnation {incarnation}")
 
 
 def drain(t: Tables, instance: Instance) -> None:
@@ -55,12 +70,16 @@ def lose(t: Tables, instance: Instance, change: str, reason: str) -> None:
     """Drop an instance, and end the attempts that need it."""
     instance.alive = False
     del t.by_peer[instance.peer], t.by_id[instance.instance_id]
+    if instance.pool.nixl is not None:
+        del t.by_agent[instance.pool.nixl.agent]
     t.departed.note(instance.instance_id, instance.registration.incarnation)
     t.pools[instance.role].remove(instance)
     t.deadlines.disarm(Alarm.LEASE, instance.peer)
     t.deadlines.disarm(Alarm.REST, instance.peer)
+    t.deadlines.disarm(Alarm.ANSWER, instance.peer)
     t.out.append(ReportInstance(instance.instance_id, instance.role, change, reason))
     why = f"{instance} is lost: {reason}"
+    lose_relays(t, instance, why)
     for push in list(instance.pushes.values()):
         writer_lost(t, push, why)
     for lease in list(instance.leases.values()):
@@ -68,17 +87,22 @@ def lose(t: Tables, instance: Instance, change: str, reason: str) -> None:
         end_lease(t, lease)
         if current:
             fail_attempt(t, request, why, instance.instance_id)
-    for request in list(instance.staged.values()):
-        _lose_input(t, request, why, instance)
+    for staged in list(instance.staged.values()):
+        _lose_staged(t, staged, why)
+    part(t, instance)
 
 
-def _lose_input(t: Tables, request: Request, why: str, instance: Instance) -> None:
-    """End the attempt if its input was not moved yet; else nobody needs the sender any more."""
-    if request.lease is not None and request.lease.phase is Phase.RUNNING:
-        del instance.staged[request.request_id]
-        request.staged = None
-    else:
-        fail_attempt(t, request, why, instance.instance_id)
+def _lose_staged(t: Tables, staged: Staged, why: str) -> None:
+    """End the attempt whose input was not moved yet, or is read in place: an owner that only hangs may write there."""
+    request, reader = staged.request, staged.reader
+    if request.staged is staged:
+        moved = request.lease is not None and request.lease.phase is Phase.RUNNING and reader is None
+        if moved:
+            release_staged(t, request)
+        else:
+            fail_attempt(t, request, why, staged.instance.instance_id)
+    if reader is not None:
+        end_reading(t, reader)
 
 
 def _admit(t: Tables, peer: bytes, msg: TransferRegisterMsg) -> None:
@@ -86,6 +110,8 @@ def _admit(t: Tables, peer: bytes, msg: TransferRegisterMsg) -> None:
     expires_at = t.now + t.settings.lease_s
     instance = Instance(peer, msg, t.registrations, ReceiveSlots(msg.receive_slots), expires_at)
     t.by_peer[peer] = t.by_id[msg.instance_id] = instance
+    if msg.pool.nixl is not None:
+        t.by_agent[msg.pool.nixl.agent] = instance
     t.pools[msg.role].add(instance)
     t.deadlines.arm(Alarm.LEASE, peer, expires_at)
     t.out.append(ReportInstance(msg.instance_id, msg.role, "registered"))
@@ -102,6 +128,43 @@ def _check_registration(peer: bytes, msg: TransferRegisterMsg) -> None:
     problem = next(filter(None, problems), None) or overlap_problem(msg.receive_slots)
     if problem is not None:
         raise RegistrationRefused(f"receive slots: {problem}")
+    _check_engines(msg.pool)
+
+
+def _check_engines(pool: PoolAddress) -> None:
+    """Raise the reason why payloads cannot be moved as the service says."""
+    if not pool.engines:
+        raise RegistrationRefused(f"it has no engine; it must have one of {', '.join(EngineName)}")
+    if EngineName.NIXL in pool.engines and pool.nixl is None:
+        raise RegistrationRefused("it has the engine nixl and does not say how its NIXL agent is reached")
+
+
+def _check_agent(t: Tables, peer: bytes, pool: PoolAddress) -> None:
+    """Raise if another incarnation, of this instance or another, has a NIXL agent of this name."""
+    known = None if pool.nixl is None else t.by_agent.get(pool.nixl.agent)
+    if pool.nixl is not None and known is not None and known.peer != peer:
+        incarnation = known.registration.incarnation
+        raise RegistrationRefused(
+            f"the NIXL agent {pool.nixl.agent} is that of {known}, incarnation {incarnation}; each has its own"
+        )
+
+
+def _check_data_endpoint(t: Tables, msg: TransferRegisterMsg) -> None:
+    """Raise if clients, who can reach the broker, could not reach the service where it says."""
+    if msg.network_id != t.network_id and _is_loopback(msg.data_endpoint):
+        raise RegistrationRefused(
+            f"its data endpoint {msg.data_endpoint} is reached from its own host alone, and the broker is on another; "
+            "set data_host to an address of its host"
+        )
+
+
+def _is_loopback(endpoint: str) -> bool:
+    host = endpoint.rpartition("://")[2].rpartition(":")[0].strip("[]").lower()
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def _check_successor(known: Instance, peer: bytes, msg: TransferRegisterMsg) -> None:

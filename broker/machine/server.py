@@ -17,8 +17,10 @@ from .tables import Tables, new_tables
 class DiffusionServer:
     """Moves every request through the three pools. Pure: it is told what happened and when, and says what to do."""
 
-    def __init__(self, settings: DispatchSettings | None = None, package_version: str = "") -> None:
-        self._tables = new_tables(settings or DispatchSettings(), package_version)
+    def __init__(
+        self, settings: DispatchSettings | None = None, package_version: str = "", network_id: str = ""
+    ) -> None:
+        self._tables = new_tables(settings or DispatchSettings(), package_version, network_id)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take `event` in and return what to do, in order. `now` is monotonic, in seconds; going back is ignored.
@@ -34,7 +36,8 @@ class DiffusionServer:
 
     def next_deadline(self) -> float | None:
         """Return when `TimePassed` must come at the latest. A little early does no harm: nothing happens then."""
-        return self._tables.deadlines.earliest()
+        deadlines = (self._tables.deadlines.earliest(), self._tables.relays.earliest())
+        return min((when for when in deadlines if when is not None), default=None)
 
     def check(self) -> None:
         """Raise `InvariantBroken` where the state contradicts itself. It looks at everything: for tests."""

@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping
 from ...schemas.transfer import (
     TransferAllocatedMsg,
     TransferAllocRefusedMsg,
+    TransferChunkMsg,
     TransferDoneMsg,
     TransferDrainMsg,
     TransferFailedMsg,
+    TransferFetchFailedMsg,
     TransferHeartbeatAckMsg,
     TransferHeartbeatMsg,
     TransferLeaveMsg,
@@ -21,7 +23,7 @@ from ...schemas.transfer import (
     TransferStagedMsg,
     TransferStartedMsg,
 )
-from . import hops, work
+from . import hops, results, work
 from .events import ServiceSpoke, ServiceVanished
 from .records import Instance, Phase
 from .registry import drain, lose, register
@@ -123,6 +125,8 @@ HANDLERS: Mapping[type, Callable[..., None]] = {
     TransferHeartbeatMsg: _heartbeat,
     TransferDrainMsg: _drain,
     TransferLeaveMsg: _leave,
+    TransferChunkMsg: results.chunk,
+    TransferFetchFailedMsg: results.fetch_failed,
     **dict.fromkeys(ABOUT_A_LEASE, _about_a_lease),
     **dict.fromkeys(ABOUT_A_PUSH, _about_a_push),
 }

@@ -1,13 +1,13 @@
 """Everything the machine knows, and the commands of the present turn. Handlers are functions over it."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 
 from ...schemas.client import ClientReplyMsg
 from ...schemas.roles import Role
-from ...schemas.transfer import BrokerMsg
+from ...schemas.transfer import BrokerMsg, EngineName
 from .commands import Command, ReportIgnored, TellClient, TellService
 from .deadlines import Deadlines
 from .heaps import KeyedHeap
@@ -15,6 +15,7 @@ from .pace import Pace
 from .policies import POLICIES, FreeInstances
 from .queues import WaitingQueue
 from .records import Instance, Request
+from .relays import Relays
 from .settings import DispatchSettings
 from .story import EndedStories
 
@@ -25,7 +26,7 @@ REMEMBERED_INSTANCES = 100_000
 class Pool:
     """The instances of one role, and the requests that wait for them."""
 
-    __slots__ = ("free", "members", "sizes", "waiting")
+    __slots__ = ("free", "members", "on_host", "sizes", "waiting")
 
     def __init__(self, settings: DispatchSettings) -> None:
         #: all that are registered, by peer, in order of registration
@@ -34,24 +35,35 @@ class Pool:
         self.free = FreeInstances(POLICIES[settings.policy])
         #: all that are registered, the one with the largest tensor pool first
         self.sizes = KeyedHeap[Instance]()
+        #: by host id, how many can read in place there
+        self.on_host = Counter[str]()
         self.waiting = WaitingQueue()
 
     def add(self, instance: Instance) -> None:
         """Take a new instance in."""
         self.members[instance.peer] = instance
-        self.sizes.put(instance, (-instance.pool_size,))
+        self.sizes.put(instance, (-instance.pool.size,))
+        self._count_reader(instance, 1)
         self.free.refresh(instance)
 
     def remove(self, instance: Instance) -> None:
         """Drop a lost instance."""
         del self.members[instance.peer]
         self.sizes.discard(instance)
+        self._count_reader(instance, -1)
         self.free.set_aside(instance)
 
     def largest(self) -> int:
         """Return the bytes of the largest tensor pool."""
         key = self.sizes.first_key()
         return 0 if key is None else -int(key[0])
+
+    def _count_reader(self, instance: Instance, change: int) -> None:
+        if EngineName.SHM in instance.pool.engines:
+            host_id = instance.pool.host_id
+            self.on_host[host_id] += change
+            if not self.on_host[host_id]:
+                del self.on_host[host_id]
 
 
 class Departed:
@@ -71,7 +83,11 @@ class Departed:
 
     def includes(self, instance_id: str, incarnation: int) -> bool:
         """Say whether this incarnation, or a newer one, is gone."""
-        return incarnation <= self._incarnations.get(instance_id, -1)
+        return incarnation <= self.last(instance_id)
+
+    def last(self, instance_id: str) -> int:
+        """Return the last incarnation that is gone, -1 where there is none."""
+        return self._incarnations.get(instance_id, -1)
 
 
 @dataclass(slots=True)
@@ -81,15 +97,21 @@ class Tables:
     settings: DispatchSettings
     #: of the package, told to clients
     package_version: str
+    #: of the broker
+    network_id: str
     pools: dict[Role, Pool]
     #: live requests, and ended ones with loose ends
     requests: dict[str, Request] = field(default_factory=dict[str, Request])
     ended: EndedStories = field(default_factory=EndedStories)
     by_peer: dict[bytes, Instance] = field(default_factory=dict[bytes, Instance])
     by_id: dict[str, Instance] = field(default_factory=dict[str, Instance])
+    #: by the name of their NIXL agent, those that have one
+    by_agent: dict[str, Instance] = field(default_factory=dict[str, Instance])
     departed: Departed = field(default_factory=Departed)
     deadlines: Deadlines = field(default_factory=Deadlines)
     pace: Pace = field(default_factory=Pace)
+    #: pieces of results that pass through
+    relays: Relays = field(default_factory=Relays)
     #: requests accepted so far
     arrivals: int = 0
     #: instances registered so far
@@ -116,6 +138,6 @@ class Tables:
         self.out.append(ReportIgnored(peer, str(msg.__struct_config__.tag), reason))
 
 
-def new_tables(settings: DispatchSettings, package_version: str) -> Tables:
+def new_tables(settings: DispatchSettings, package_version: str, network_id: str = "") -> Tables:
     """Return the state of a machine that has seen nothing."""
-    return Tables(settings, package_version, {role: Pool(settings) for role in Role})
+    return Tables(settings, package_version, network_id, {role: Pool(settings) for role in Role})

@@ -55,14 +55,14 @@ def staged(t: Tables, lease: Lease, msg: TransferStagedMsg) -> None:
     if stage.follower is None:
         _violation(t, lease, f"{instance.role}s end with DONE, not with STAGED")
         return
-    problem = manifest_problem(msg.manifest, msg.slot, instance.pool_size)
+    problem = manifest_problem(msg.manifest, msg.slot, instance.pool.size)
     if problem is not None:
         fail_attempt(t, request, f"{instance}: {ManifestMismatch(problem)}", instance.instance_id)
         return
     end_lease(t, lease)
     release_staged(t, request)
-    request.staged = Staged(instance, msg.manifest, msg.scalar_fields)
-    instance.staged[request.request_id] = request
+    output = Staged(lease.key, request, instance, msg.slot, msg.manifest, msg.scalar_fields)
+    request.staged = instance.staged[lease.key] = output
     move(t, request, stage.done, "output staged", instance.instance_id)
     _note_stage(t, request, instance, msg.timing)
     enqueue(t, request, stage.follower, "output staged")
@@ -75,8 +75,9 @@ def done(t: Tables, lease: Lease, msg: TransferDoneMsg) -> None:
     if STAGES[instance.role].follower is not None:
         _violation(t, lease, f"{instance.role}s end with STAGED, not with DONE")
         return
-    if len(msg.media) != len(attachments):
-        _violation(t, lease, f"DONE names {len(msg.media)} media and brings {len(attachments)}")
+    problem = _media_problem(msg, attachments)
+    if problem is not None:
+        _violation(t, lease, problem)
         return
     disarm(t, request)
     end_lease(t, lease)
@@ -89,6 +90,7 @@ def done(t: Tables, lease: Lease, msg: TransferDoneMsg) -> None:
         tuple(request.stages),
         tuple(request.transfers),
         t.now - request.accepted_at,
+        msg.ticket,
     )
     t.tell_client(request.client, result, attachments)
     close(t, request)
@@ -105,6 +107,18 @@ def failed(t: Tables, lease: Lease, msg: TransferFailedMsg) -> None:
 def released(t: Tables, lease: Lease, msg: TransferReleasedMsg) -> None:
     """Take back what an ended attempt held on this instance."""
     end_lease(t, lease, retire_slot=msg.slot_retired)
+
+
+def _media_problem(msg: TransferDoneMsg, attachments: tuple[bytes, ...]) -> str | None:
+    """Say what is wrong with the media of a DONE; they come with it, or wait where its ticket says."""
+    ticket, named = msg.ticket, len(msg.media)
+    if ticket is None:
+        return None if named == len(attachments) else f"DONE names {named} media and brings {len(attachments)}"
+    if attachments:
+        return f"DONE has a ticket and brings {len(attachments)} media"
+    if not named == len(ticket.sizes) == len(ticket.checksums):
+        return f"DONE names {named} media, its ticket {len(ticket.sizes)} sizes and {len(ticket.checksums)} checksums"
+    return None
 
 
 def _violation(t: Tables, lease: Lease, reason: str) -> None:

@@ -3,13 +3,22 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ...schemas.client import ClientMsg, ClientReplyMsg
 from ...schemas.errors import PeerUnreachable
 from ...schemas.transfer import BrokerMsg, ServiceMsg
 from ...transport.link.router import RouterLink
-from ..machine.commands import Command, ReportIgnored, ReportInstance, ReportTransition, TellClient, TellService
+from ..machine.commands import (
+    Command,
+    PassPiece,
+    ReportIgnored,
+    ReportInstance,
+    ReportTransition,
+    TellClient,
+    TellService,
+)
 from ..machine.events import ClientVanished, Event, ServiceVanished, TimePassed
 from ..machine.server import DiffusionServer
 from .reports import report_ignored, report_instance, report_transition
@@ -36,10 +45,15 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         #: what the timer is set for
         self._deadline: float | None = None
+        #: the timer was late; it fires once more, whatever happens until then
+        self._in_grace = False
         self._events: deque[Event] = deque()
+        #: pieces of results, sent one a turn of the loop
+        self._pieces: deque[PassPiece] = deque()
         self._execute: dict[type[Command], Callable[[Any], None]] = {
             TellService: self._tell_service,
             TellClient: self._tell_client,
+            PassPiece: self._queue_piece,
             ReportTransition: report_transition,
             ReportInstance: report_instance,
             ReportIgnored: report_ignored,
@@ -70,7 +84,22 @@ class Driver:
         except PeerUnreachable as error:
             self._events.append(ClientVanished(command.peer, error.reason))
 
+    def _queue_piece(self, command: PassPiece) -> None:
+        self._pieces.append(command)
+        if len(self._pieces) == 1:
+            self._loop.call_soon(self._pass_piece)
+
+    def _pass_piece(self) -> None:
+        """Pass one piece on; whatever else is ready in the loop has its turn before the next one."""
+        piece = self._pieces.popleft()
+        with suppress(PeerUnreachable):
+            self._clients.send_nowait(piece.peer, piece.msg, piece.attachments)
+        if self._pieces:
+            self._loop.call_soon(self._pass_piece)
+
     def _arm_timer(self) -> None:
+        if self._in_grace:
+            return
         deadline = self._server.next_deadline()
         if self._timer is not None:
             if deadline == self._deadline:
@@ -84,10 +113,12 @@ class Driver:
     def _alarm(self) -> None:
         """Tell the machine the time, but where the loop was held up let it first hear what was said meanwhile."""
         if self._timer is not None and self._loop.time() - self._timer.when() > LATE_S:
+            self._in_grace = True
             self._timer = self._loop.call_later(GRACE_S, self._tell_time)
         else:
             self._tell_time()
 
     def _tell_time(self) -> None:
         self._timer = None
+        self._in_grace = False
         self.feed(TimePassed())

@@ -1,6 +1,8 @@
 """What comes in on the sockets: decoded and fed to the machine, or dropped with a word to whoever sent it."""
 
 import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 from ...schemas.client import ClientMsg, ClientReplyMsg, ErrorMsg
@@ -10,14 +12,15 @@ from ...transport.link.codec import Out
 from ...transport.link.router import Envelope, RouterLink
 from ..machine.events import ClientSpoke, ServiceSpoke
 from .driver import Driver
-from .reports import report_malformed
+from .reports import log, printable, report_malformed
 
 
 async def take_services(link: RouterLink[ServiceMsg, BrokerMsg], driver: Driver) -> None:
     """Feed what services send, until cancelled."""
     while True:
         for envelope in await link.receive():
-            _take_service(link, driver, envelope)
+            with _contained(envelope.peer):
+                _take_service(link, driver, envelope)
         await asyncio.sleep(0)  # a batch a turn: the other socket and the timer get theirs
 
 
@@ -25,8 +28,18 @@ async def take_clients(link: RouterLink[ClientMsg, ClientReplyMsg], driver: Driv
     """Feed what clients send, until cancelled."""
     while True:
         for envelope in await link.receive():
-            _take_client(link, driver, envelope)
+            with _contained(envelope.peer):
+                _take_client(link, driver, envelope)
         await asyncio.sleep(0)
+
+
+@contextmanager
+def _contained(peer: bytes) -> Generator[None]:
+    """Let a bug cost the message that met it, and not the broker."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001  (the outermost loop: logged with its traceback)
+        log.exception("message met a bug", peer=printable(peer))
 
 
 def _take_service(link: RouterLink[ServiceMsg, BrokerMsg], driver: Driver, envelope: Envelope) -> None:

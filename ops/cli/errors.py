@@ -61,7 +61,7 @@ def explain(error: BaseException) -> str:
         case TriptychError():
             text = str(error)
         case ModuleNotFoundError() if error.name in _EXTRAS:
-            text = f"{error.name} is not installed; pip install 'triptych[{_EXTRAS[error.name]}]'"
+            text = f"{error.name} is not installed: in a checkout, pip install '.[{_EXTRAS[error.name]}]'"
         case OSError():
             text = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         case _ if (usage := usage_message(error)) is not None:

@@ -7,6 +7,7 @@ from rich.console import Console
 from ...client.client import Client
 from ...client.options import SamplingOptions
 from ...client.result import Result
+from ...schemas.errors import ConfigError
 from .outputs import check_output, save_images
 from .progress import StageBars
 from .running import run_cancellable
@@ -24,6 +25,11 @@ def generate_pictures(
 
 
 async def _draw(prompt: str, endpoint: str, timeout_s: float | None, options: SamplingOptions) -> Result:
-    async with Client(endpoint) as client:
-        with StageBars(Console(stderr=True), 1) as bars:
-            return await bars.follow(client.stream(prompt, timeout_s=timeout_s, **options))
+    try:
+        async with Client(endpoint) as client:
+            with StageBars(Console(stderr=True), 1) as bars:
+                return await bars.follow(client.stream(prompt, timeout_s=timeout_s, **options))
+    except ConfigError as error:
+        if error.key == "endpoint":
+            raise ConfigError("--broker", endpoint, error.allowed) from error
+        raise

@@ -1,6 +1,7 @@
 """Where pictures go: checked before they are asked for."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 from ...client.result import Image
@@ -13,6 +14,8 @@ def check_output(path: Path, flag: str = "--output") -> None:
     """Raise `ConfigError` where no picture can be written to `path`."""
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(flag, str(path), f"a file that ends in {', '.join(SUFFIXES)}")
+    if path.suffix.lower() != ".png" and find_spec("PIL") is None:
+        raise ConfigError(flag, str(path), "a file that ends in .png; other formats need Pillow (the extra images)")
     if path.is_dir():
         raise ConfigError(flag, str(path), "a file; this is a directory")
     if not path.parent.is_dir():

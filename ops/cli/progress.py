@@ -8,7 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from ...client.events import Event, Finished, Queued, StageFinished, StageStarted, StepDone
+from ...client.events import Event, Fetching, Finished, Queued, StageFinished, StageStarted, StepDone
 from ...client.result import Result
 from ...schemas.errors import RequestLost
 from ...schemas.roles import Role
@@ -67,6 +67,9 @@ class StageBars:
             case StageFinished():
                 role = event.timing.role
                 self._advance(role, event.request_id, 1.0, f"{event.timing.compute_s * 1e3:.0f} ms")
+            case Fetching():
+                role, share = Role.DECODER, event.fetched / max(event.size, 1)
+                self._advance(role, event.request_id, share, f"fetching, {share:.0%} of {event.size / 1e6:.0f} MB")
             case Finished():
                 pass
 

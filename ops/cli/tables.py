@@ -24,16 +24,23 @@ def stage_table(results: Sequence[Result]) -> Table:
 
 
 def transfer_table(results: Sequence[Result]) -> Table:
-    """Return the mean size, time and rate of the transfers between each pair of roles."""
-    table = Table(title="per transfer, mean", title_justify="left")
+    """Return how many payloads went between each pair of roles, read in place or moved, with the mean size and time."""
+    table = Table(title="per transfer, mean of those moved", title_justify="left")
     table.add_column("from → to")
-    for column in ("transfers", "bytes", "ms", "MB/s"):
+    for column in ("transfers", "in place", "bytes", "ms", "MB/s"):
         table.add_column(column, justify="right")
     for hop, timings in _by_hop(results).items():
-        nbytes, duration_s = fmean(timing.nbytes for timing in timings), fmean(t.duration_s for t in timings)
-        rate = nbytes / duration_s / 1e6 if duration_s else 0.0
-        table.add_row(hop, str(len(timings)), f"{nbytes:,.0f}", f"{duration_s * 1e3:.2f}", f"{rate:,.0f}")
+        moved = [timing for timing in timings if not timing.in_place]
+        table.add_row(hop, str(len(timings)), str(len(timings) - len(moved)), *_moving(moved))
     return table
+
+
+def _moving(moved: Sequence[TransferTiming]) -> list[str]:
+    if not moved:
+        return ["-", "-", "-"]
+    nbytes, duration_s = fmean(timing.nbytes for timing in moved), fmean(timing.duration_s for timing in moved)
+    rate = nbytes / duration_s / 1e6 if duration_s else 0.0
+    return [f"{nbytes:,.0f}", f"{duration_s * 1e3:.2f}", f"{rate:,.0f}"]
 
 
 def _means(timings: Iterable[StageTiming]) -> list[str]:

@@ -18,7 +18,7 @@ def load_pipeline(name: str) -> Pipeline:
     module, _, attribute = place.partition(":")
     try:
         pipeline: object = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
         allowed = f"{', '.join(SHIPPED)}, or your own as package.module:ATTRIBUTE ({error})"
         raise ConfigError("pipeline", name, allowed) from error
     if not isinstance(pipeline, Pipeline):

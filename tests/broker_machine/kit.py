@@ -12,13 +12,18 @@ from triptych.schemas.sampling import SamplingParams
 from triptych.schemas.timing import StageTiming
 from triptych.schemas.transfer import (
     PROTOCOL_VERSION,
+    EngineName,
+    NixlAddress,
     PoolAddress,
     ServiceMsg,
     Slot,
     TransferAllocatedMsg,
     TransferDoneMsg,
+    TransferExpectMsg,
+    TransferForgetMsg,
     TransferHeartbeatMsg,
     TransferPushedMsg,
+    TransferPushMsg,
     TransferRegisterMsg,
     TransferReleasedMsg,
     TransferStagedMsg,
@@ -41,8 +46,15 @@ BROKEN = TransferError("broken").info()
 ROLE_OF = {"e": Role.ENCODER, "d": Role.DENOISER, "v": Role.DECODER}
 
 
-def pool_of(name: str, size: int = POOL_BYTES) -> PoolAddress:
-    return PoolAddress("host", f"/{name}", size)
+def pool_of(name: str, size: int = POOL_BYTES, incarnation: int = 1) -> PoolAddress:
+    """Return a pool on a host of its own, that NIXL alone reaches."""
+    nixl = NixlAddress(f"{name}-{incarnation}", b"metadata", 4096)
+    return PoolAddress(f"host of {name}", f"/{name}-{incarnation}", size, (EngineName.NIXL,), nixl)
+
+
+def shared_pool_of(name: str, host_id: str = "host", size: int = POOL_BYTES) -> PoolAddress:
+    """Return a pool that those on the same host read in place."""
+    return PoolAddress(host_id, f"/{name}", size)
 
 
 def registration(name: str, **fields: object) -> TransferRegisterMsg:
@@ -54,10 +66,28 @@ def registration(name: str, **fields: object) -> TransferRegisterMsg:
         "incarnation": 1,
         "role": ROLE_OF[name[0]],
         "capacity": 1,
-        "pool": pool_of(name),
+        "pool": pool_of(name, incarnation=fields.get("incarnation", 1)),
         "receive_slots": (FIXED,) if name[0] != "e" else (),
     }
     return TransferRegisterMsg(**(known | fields))
+
+
+def two_way_pool_of(
+    name: str, host_id: str = "host", size: int = POOL_BYTES, first: EngineName = EngineName.SHM
+) -> PoolAddress:
+    """Return a pool that is read in place or reached by NIXL; `first` is what its owner prefers."""
+    engines = (EngineName.SHM, EngineName.NIXL) if first is EngineName.SHM else (EngineName.NIXL, EngineName.SHM)
+    return PoolAddress(host_id, f"/{name}", size, engines, NixlAddress(f"{name}-1", b"", 0))
+
+
+def push_to(receiver: str, request_id: str = "r1", slot: Slot = FIXED) -> TransferPushMsg:
+    """Return what a sender of `MANIFEST` is told; the engine has nine tenths of `push_timeout_s`."""
+    return TransferPushMsg(request_id, 1, receiver, pool_of(receiver), slot, SIZE, 54.0)
+
+
+def expect_from(sender: str, request_id: str = "r1") -> TransferExpectMsg:
+    """Return what the receiver is told in the same turn."""
+    return TransferExpectMsg(request_id, 1, pool_of(sender))
 
 
 def peer_of(name: str, incarnation: int = 1) -> bytes:
@@ -169,6 +199,11 @@ def told(commands: list[Command]) -> list[tuple[str, object]]:
 def names(commands: list[Command]) -> list[tuple[str, str]]:
     """Return what is sent to whom, without reports: (peer's name, message tag)."""
     return [(name, msg.__struct_config__.tag.removeprefix("transfer_")) for name, msg in told(commands)]
+
+
+def without_forget(commands: list[Command]) -> list[Command]:
+    """Return `commands` but those that tell somebody to forget a pool."""
+    return [one for one in commands if not (isinstance(one, TellService) and isinstance(one.msg, TransferForgetMsg))]
 
 
 def ignored(commands: list[Command]) -> bool:

@@ -2,18 +2,22 @@
 
 It stands in for no code of ours: it does what the docstrings in `schemas/transfer.py` promise, and nothing else.
 Messages wait in `inbox` and `outbox`, in order, until somebody moves them. `memory` knows who really uses which slot.
+Each incarnation has a pool of its own, with another segment and another NIXL agent.
 """
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from triptych.schemas.errors import PayloadTooLarge, PoolExhausted, TransferError
+from triptych.schemas.errors import PayloadTooLarge, PoolExhausted, TransferError, WriteOverdue
 from triptych.schemas.manifest import EMPTY_MANIFEST, TensorEntry, TensorManifest
 from triptych.schemas.roles import Role
 from triptych.schemas.timing import StageTiming
 from triptych.schemas.transfer import (
     BrokerMsg,
+    EngineName,
+    NixlAddress,
+    PoolAddress,
     ServiceMsg,
     Slot,
     TransferAbortMsg,
@@ -22,7 +26,9 @@ from triptych.schemas.transfer import (
     TransferAllocRefusedMsg,
     TransferDoneMsg,
     TransferDrainMsg,
+    TransferExpectMsg,
     TransferFailedMsg,
+    TransferForgetMsg,
     TransferHeartbeatMsg,
     TransferLeaveMsg,
     TransferLoadedMsg,
@@ -53,15 +59,36 @@ FIRST_BLOCK = 2 * BLOCK
 POOL_BYTES = FIRST_BLOCK + BLOCKS * BLOCK
 DATA_SIZES = (512, 1024, 4096, 0)
 
+SHM, NIXL = EngineName.SHM, EngineName.NIXL
+#: where a service may be and how it may move payloads; one with shared memory alone reaches only its own host
+PLACES = (
+    *[("north", (SHM, NIXL))] * 4,
+    *[("south", (SHM, NIXL))] * 2,
+    *[("north", (NIXL,))] * 2,
+    ("north", (NIXL, SHM)),
+    ("north", (SHM,)),
+)
+
 #: returns a number below its argument: a random one, or one that hypothesis draws
 Choose = Callable[[int], int]
 
 
+def owner_of(pool: PoolAddress) -> bytes:
+    """Return the peer whose pool it is."""
+    name, _, incarnation = pool.segment[1:].rpartition("-")
+    return routing_id(name, int(incarnation))
+
+
 class Memory:
-    """Who reads or writes each receive slot, for real. The machine hands none out that anybody uses."""
+    """Who reads or writes each slot, for real. The machine hands none out that anybody uses, nor has it released."""
 
     def __init__(self) -> None:
+        #: receive slots
         self.users: dict[tuple[bytes, int], set[tuple[bytes, Key, str]]] = {}
+        #: staged outputs that are read in place
+        self.readers: dict[tuple[bytes, int], set[tuple[bytes, Key]]] = {}
+        #: jobs that read what was overwritten meanwhile; nobody may see what they give
+        self.spoilt: set[tuple[bytes, Key]] = set()
 
     def begin(self, owner: bytes, slot: Slot, who: bytes, key: Key, use: str) -> None:
         users = self.users.setdefault((owner, slot.slot_id), set())
@@ -71,19 +98,36 @@ class Memory:
     def end(self, owner: bytes, slot: Slot, who: bytes, key: Key, use: str) -> None:
         self.users.get((owner, slot.slot_id), set()).discard((who, key, use))
 
+    def begin_reading(self, owner: bytes, slot: Slot, who: bytes, key: Key) -> None:
+        readers = self.readers.setdefault((owner, slot.slot_id), set())
+        assert not readers, f"slot {slot.slot_id} of {owner!r} is given to {key} to read while {readers} read it"
+        readers.add((who, key))
+
+    def end_reading(self, owner: bytes, slot: Slot, who: bytes, key: Key) -> None:
+        self.readers.get((owner, slot.slot_id), set()).discard((who, key))
+
+    def overwrite(self, owner: bytes, slot_id: int | None = None) -> None:
+        """Note that the owner writes something else into a staged slot, or into all its pool."""
+        for place, readers in self.readers.items():
+            if place == (owner, slot_id) or (slot_id is None and place[0] == owner):
+                self.spoilt |= readers
+                readers.clear()
+
     def forget(self, peer: bytes) -> None:
         """Note that the process behind `peer` touches nothing any more, and that its pool is gone."""
-        for place in [place for place in self.users if place[0] == peer]:
-            del self.users[place]
-        for users in self.users.values():
-            users -= {user for user in users if user[0] == peer}
+        for used in (self.users, self.readers):
+            for place in [place for place in used if place[0] == peer]:
+                del used[place]
+            for users in used.values():
+                users -= {user for user in users if user[0] == peer}
 
 
 @dataclass
 class Job:
-    """Work of one attempt. `slot` is the receive slot until it is loaded."""
+    """Work of one attempt. `slot` is the receive slot until it is loaded, `reads` what is read in place, and whose."""
 
     slot: Slot | None = None
+    reads: tuple[bytes, Slot] | None = None
     #: it has been told to go ahead (WORK, READY)
     ready: bool = False
     loaded: bool = False
@@ -98,6 +142,7 @@ class Write:
     msg: TransferPushMsg
     receiver: bytes
     released: bool = False
+    overdue: bool = False
 
 
 @dataclass
@@ -108,6 +153,8 @@ class Service:
     capacity: int
     memory: Memory
     choose: Choose
+    #: host and engines
+    place: tuple[str, tuple[EngineName, ...]] = PLACES[0]
     inbox: deque[BrokerMsg] = field(default_factory=deque)
     outbox: deque[tuple[ServiceMsg, tuple[bytes, ...]]] = field(default_factory=deque)
     hangs: bool = False
@@ -131,6 +178,10 @@ class Service:
         self.writes: dict[Key, Write] = {}
         self.blocks = set(range(BLOCKS))
         self.lost_blocks: set[int] = set()
+        #: hops it was told to expect
+        self.expected: set[Key] = set()
+        #: whose pools it was told of
+        self.knows: set[bytes] = set()
 
     def hello(self) -> TransferRegisterMsg:
         slots = []
@@ -139,24 +190,22 @@ class Service:
             for slot_id, size in enumerate(FIXED_SIZES):
                 slots.append(Slot(slot_id, offset, size))
                 offset += size
-        known = registration(self.name, incarnation=self.incarnation, capacity=self.capacity)
-        pool = type(known.pool)("host", f"/{self.name}", POOL_BYTES)
-        return TransferRegisterMsg(
-            known.protocol_version,
-            known.package_version,
+        host, engines = self.place
+        nixl = NixlAddress(f"{self.name}-{self.incarnation}", b"", 0) if NIXL in engines else None
+        return registration(
             self.name,
-            self.incarnation,
-            self.role,
-            self.capacity,
-            pool,
-            tuple(slots),
+            incarnation=self.incarnation,
+            capacity=self.capacity,
+            pool=PoolAddress(host, f"/{self.name}-{self.incarnation}", POOL_BYTES, engines, nixl),
+            receive_slots=tuple(slots),
         )
 
     def say_hello(self) -> None:
         self.say(self.hello())
 
     def come_again(self) -> None:
-        """Start over as a new incarnation, on a new connection."""
+        """Start over as a new incarnation, on a new connection. Its old memory is used for something else."""
+        self.memory.overwrite(self.peer)
         self.memory.forget(self.peer)
         self.inbox.clear()
         self.outbox.clear()
@@ -187,6 +236,12 @@ class Service:
         block = slot.slot_id - len(FIXED_SIZES)
         if block >= 0:
             (self.lost_blocks if lost else self.blocks).add(block)
+
+    def drop_staged(self, key: Key) -> None:
+        """Make the block of a staged output a free one, to be written again at once."""
+        block = self.staged.pop(key)
+        self.memory.overwrite(self.peer, self.block_slot(block).slot_id)
+        self.blocks.add(block)
 
     # ------------------------------------------------------------------------------- what it is told
 
@@ -219,6 +274,7 @@ class Service:
 
     def on_push(self, msg: TransferPushMsg) -> None:
         assert (msg.request_id, msg.attempt) in self.staged, "a push of what is not staged"
+        self.knows.add(owner_of(msg.pool))
         places = (peer for (peer, _), users in self.memory.users.items() if self._is_mine(users, msg))
         # where the receiver is gone, the engine writes into a segment that nobody has any more
         self.writes[msg.request_id, msg.attempt] = Write(msg, next(places, b""))
@@ -227,24 +283,39 @@ class Service:
         return (self.peer, (msg.request_id, msg.attempt), "w") in users
 
     def on_ready(self, msg: TransferReadyMsg) -> None:
-        job = self.jobs.setdefault((msg.request_id, msg.attempt), Job())
-        job.slot, job.ready = msg.slot, True
+        key = (msg.request_id, msg.attempt)
+        job = self.jobs.setdefault(key, Job())
+        job.ready = True
+        if msg.pool is None:
+            self.expected.remove(key)
+            job.slot = msg.slot
+        else:
+            job.reads = (owner_of(msg.pool), msg.slot)
+            self.knows.add(owner_of(msg.pool))
+
+    def on_expect(self, msg: TransferExpectMsg) -> None:
+        self.expected.add((msg.request_id, msg.attempt))
+        self.knows.add(owner_of(msg.pool))
+
+    def on_forget(self, msg: TransferForgetMsg) -> None:
+        self.knows.remove(owner_of(msg.pool))
 
     def on_release(self, msg: TransferReleaseMsg) -> None:
         key = (msg.request_id, msg.attempt)
         if key in self.writes:
             self.writes[key].released = True
         else:
-            self.blocks.add(self.staged.pop(key))
+            self.drop_staged(key)
 
     def on_abort(self, msg: TransferAbortMsg) -> None:
         key = (msg.request_id, msg.attempt)
+        self.expected.discard(key)
         job = self.jobs.get(key)
         if job is not None:
             job.abort = msg
             return
         if key in self.staged:
-            self.blocks.add(self.staged.pop(key))
+            self.drop_staged(key)
         self.say(TransferReleasedMsg(*key, slot_retired=msg.writer_lost))
 
     # ------------------------------------------------------------------------------- what it does
@@ -260,15 +331,20 @@ class Service:
         return chores
 
     def end_write(self, key: Key, *, well: bool | None = None) -> None:
-        write = self.writes.pop(key)
+        write = self.writes[key]
         msg = write.msg
+        if well is None and not write.overdue and self.choose(10) == 9:
+            write.overdue = True
+            self.say(TransferPushFailedMsg(*key, WriteOverdue("nothing moved", 1.0).info()))
+            return
+        del self.writes[key]
         self.memory.end(write.receiver, msg.slot, self.peer, key, "w")
         if self.choose(8) == 7 if well is None else not well:
             self.say(TransferPushFailedMsg(*key, TransferError("no route").info()))
         else:
             self.say(TransferPushedMsg(*key, msg.data_size, 0.1))
         if write.released:
-            self.blocks.add(self.staged.pop(key))
+            self.drop_staged(key)
 
     def quit(self, key: Key) -> None:
         """Answer ABORT."""
@@ -282,6 +358,9 @@ class Service:
             self.memory.end(self.peer, job.slot, self.peer, key, "r")
             self.drop_slot(job.slot, lost=lost)
             job.slot = None
+        if job.reads is not None:
+            self.memory.end_reading(*job.reads, self.peer, key)
+            job.reads = None
 
     def go_on(self, key: Key) -> None:
         job = self.jobs[key]

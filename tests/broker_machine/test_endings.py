@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from triptych.schemas.client import ErrorMsg
-from triptych.schemas.errors import PoolExhausted, TransferError
+from triptych.schemas.errors import PoolExhausted, TransferError, WriteOverdue
 from triptych.schemas.manifest import TensorEntry, TensorManifest
 from triptych.schemas.states import RequestState as S
 from triptych.schemas.transfer import (
@@ -19,6 +19,7 @@ from triptych.schemas.transfer import (
     TransferLoadedMsg,
     TransferPushedMsg,
     TransferPushFailedMsg,
+    TransferReleasedMsg,
     TransferReleaseMsg,
     TransferStagedMsg,
 )
@@ -36,6 +37,7 @@ from .kit import (
     names,
     timing,
     told,
+    without_forget,
 )
 
 #: brings a request to some phase
@@ -177,7 +179,7 @@ def test_the_next_request_waits_for_the_quarantine() -> None:
     bench.staged("e1", "r2")
     assert names(bench.cancel("r1")) == [("e1", "release"), ("client", "error")]
     assert names(bench.pushed("e1", "r1")) == [("d1", "abort")]
-    assert names(bench.released("d1", "r1")) == [("e1", "push")]
+    assert names(bench.released("d1", "r1")) == [("d1", "expect"), ("e1", "push")]
 
 
 def test_a_lost_writer_retires_the_slot() -> None:
@@ -195,7 +197,7 @@ def test_a_writer_lost_after_the_end_retires_the_slot_too() -> None:
     """A quarantined slot whose writer is lost is aborted at once, with the warning that it may be written again."""
     bench = pushing()
     bench.cancel()
-    assert told(bench.lose("e1")) == [("d1", TransferAbortMsg("r1", 1, writer_lost=True))]
+    assert told(without_forget(bench.lose("e1"))) == [("d1", TransferAbortMsg("r1", 1, writer_lost=True))]
     bench.released("d1", slot_retired=True)
     assert (bench.instance("d1"), bench.states()) == ({"retired": 1}, {})
 
@@ -241,6 +243,20 @@ def test_a_failed_push_ends_the_attempt() -> None:
     assert names(failed) == [("d1", "abort"), ("e1", "release"), ("client", "error")]
     reasons = ["encoder e1 could not write to denoiser d1: the transfer failed: no route"]
     assert told(failed)[-1][1].error.details == {"reasons": reasons}
+
+
+def test_a_write_that_is_overdue_keeps_its_slot() -> None:
+    """PUSH_FAILED of a write that goes on ends the attempt, but the slot waits until the engine has let go."""
+    bench = pushing()
+    overdue = TransferPushFailedMsg("r1", 1, WriteOverdue("nothing moved", 54.0).info())
+    failed = bench.say("e1", overdue)
+    assert names(failed) == [("e1", "release"), ("client", "error")]
+    assert "nothing moved within 54 s" in told(failed)[-1][1].error.message
+    assert bench.say("e1", overdue) == []
+    assert bench.instance("d1") == {"quarantined": 1, "taken": 1}
+    assert names(bench.say("e1", TransferPushFailedMsg("r1", 1, BROKEN))) == [("d1", "abort")]
+    bench.released("d1")
+    assert (bench.instance("d1"), bench.states()) == ({"free": 1}, {})
 
 
 def test_a_push_of_other_bytes_ends_the_attempt() -> None:
@@ -343,15 +359,35 @@ def test_an_unanswered_alloc_ends_the_attempt() -> None:
     assert bench.instance("d1") == {"aborting": 1}
 
 
-def test_an_unanswered_push_ends_the_attempt() -> None:
-    """After `push_timeout_s` the request fails; the slot stays quarantined until its writer answers."""
+def test_a_sender_that_does_not_answer_push_is_lost() -> None:
+    """After `push_timeout_s` it is as good as silent: the request fails, the receiver hears of the lost writer."""
     bench = Bench("e1", "d1", "v1", push_timeout_s=2.0)
     bench.submit()
     bench.staged("e1")
     ended = bench.after(2.0)
-    assert names(ended) == [("e1", "release"), ("client", "error")]
-    assert told(ended)[-1][1].error.details == {"reasons": ["encoder e1: no answer to PUSH for 2 s"]}
+    assert names(ended) == [("d1", "abort"), ("client", "error"), ("d1", "forget")]
+    reasons = ["encoder e1 is lost: it did not answer PUSH of r1 in time"]
+    assert told(ended)[1][1].error.details == {"reasons": reasons}
+    assert bench.instance("d1") == {"aborting": 1, "taken": 1}
+
+
+def test_a_push_that_outlives_its_request_is_still_answered_for() -> None:
+    """A request that timed out before leaves no slot quarantined for ever: the sender that is silent is lost."""
+    bench = Bench("e1", "d1", "v1", push_timeout_s=4.0, request_timeout_s=2.0)
+    bench.submit()
+    bench.staged("e1")
+    bench.after(2.0)
     assert bench.instance("d1") == {"quarantined": 1, "taken": 1}
+    assert ("d1", "abort") in names(bench.after(2.0))
+
+
+def test_an_instance_that_does_not_answer_abort_is_lost() -> None:
+    """After `abort_timeout_s` its lease is given back with it, and what it says next comes from a stranger."""
+    bench = Bench("e1", "d1", "v1", abort_timeout_s=3.0, request_timeout_s=2.0)
+    bench.submit()
+    assert names(bench.after(2.0)) == [("e1", "abort"), ("client", "error")]
+    bench.after(3.0)
+    assert names(bench.say("e1", TransferReleasedMsg("r1", 1))) == [("e1", "register_again")]
 
 
 def test_what_a_service_says_at_length_is_cut() -> None:
@@ -383,7 +419,7 @@ def test_a_lost_instance_ends_the_requests_that_need_it(
 ) -> None:
     """A request fails with its instance, whether that computes it, receives it or only keeps its input."""
     bench = reach()
-    lost = bench.lose(name)
+    lost = without_forget(bench.lose(name))
     assert names(lost) == [*expected, ("client", "error")]
     error = told(lost)[-1][1]
     assert isinstance(error, ErrorMsg)
@@ -395,8 +431,8 @@ def test_a_lost_instance_ends_the_requests_that_need_it(
 def test_a_sender_whose_output_has_arrived_is_not_needed(reach: Reach) -> None:
     """Once the input was pushed, the loss of its sender costs nothing."""
     bench = reach()
-    assert told(bench.lose("e1")) == []
-    assert names(bench.staged("d1")) == [("client", "stage_finished"), ("d1", "push")]
+    assert told(without_forget(bench.lose("e1"))) == []
+    assert names(bench.staged("d1")) == [("client", "stage_finished"), ("v1", "expect"), ("d1", "push")]
 
 
 @pytest.mark.parametrize("reach", [encoding, allocating, pushing, denoising, decoding])

@@ -42,6 +42,9 @@ EVERYWHERE = {
     "TransferAbortMsg",
     "TransferAbortMsg writer lost",
     "TransferAllocMsg",
+    "TransferExpectMsg",
+    "TransferForgetMsg",
+    "in place",
     "TransferRegisterAgainMsg",
 }
 

@@ -38,9 +38,11 @@ from .kit import (
     PARAMS,
     SIZE,
     Bench,
+    expect_from,
     names,
     peer_of,
     pool_of,
+    push_to,
     timing,
     told,
 )
@@ -70,14 +72,15 @@ def test_submit_sends_work_to_a_free_encoder() -> None:
 
 
 def test_a_staged_output_is_pushed_into_a_free_receive_slot() -> None:
-    """STAGED frees the encoder and, on the fast path, starts the push at once."""
+    """STAGED frees the encoder and, on the fast path, starts the push at once; the receiver is told to expect it."""
     bench = Bench("e1", "d1", "v1")
     bench.submit()
     assert bench.staged("e1") == [
         moved(S.ENCODER_RUNNING, S.ENCODER_DONE, "output staged", "e1"),
         TellClient(CLIENT, StageFinishedMsg("r1", finished("e1"))),
         moved(S.ENCODER_DONE, S.DENOISING_WAITING, "output staged"),
-        TellService(peer_of("e1"), TransferPushMsg("r1", 1, "d1", pool_of("d1"), FIXED, SIZE)),
+        TellService(peer_of("d1"), expect_from("e1")),
+        TellService(peer_of("e1"), push_to("d1")),
     ]
     assert (bench.instance("e1"), bench.instance("d1")) == ({"staged": 1, "pushes": 1}, {"pushing": 1, "taken": 1})
 
@@ -105,7 +108,8 @@ def test_the_sender_keeps_its_output_until_the_receiver_is_done() -> None:
         moved(S.DENOISING_RUNNING, S.DENOISING_DONE, "output staged", "d1"),
         TellClient(CLIENT, StageFinishedMsg("r1", finished("d1"))),
         moved(S.DENOISING_DONE, S.DECODER_WAITING, "output staged"),
-        TellService(peer_of("d1"), TransferPushMsg("r1", 1, "v1", pool_of("v1"), FIXED, SIZE)),
+        TellService(peer_of("v1"), expect_from("d1")),
+        TellService(peer_of("d1"), push_to("v1")),
     ]
     assert bench.instance("e1") == {}
 
@@ -166,7 +170,7 @@ def test_without_a_fitting_slot_the_receiver_allocates_one() -> None:
     bench.submit()
     assert told(bench.staged("e1"))[-1] == ("d1", TransferAllocMsg("r1", 1, SIZE))
     assert bench.instance("d1") == {"allocating": 1, "free": 1}
-    assert told(bench.allocated("d1")) == [("e1", TransferPushMsg("r1", 1, "d1", pool_of("d1"), DYNAMIC, SIZE))]
+    assert told(bench.allocated("d1")) == [("d1", expect_from("e1")), ("e1", push_to("d1", slot=DYNAMIC))]
     assert bench.instance("d1") == {"pushing": 1, "free": 1, "taken": 1}
     assert names(bench.pushed("e1")) == [("d1", "ready")]
     bench.say("d1", TransferLoadedMsg("r1", 1))
@@ -275,7 +279,7 @@ def test_a_large_request_waits_for_the_instance_that_holds_it() -> None:
     assert (bench.instance("d1"), bench.instance("d2")) == ({"allocating": 1}, {"pushing": 1, "taken": 1})
     bench.pushed("e1", "r1")
     freed = bench.say("d2", TransferFailedMsg("r1", 1, BROKEN))
-    assert told(freed)[-1] == ("e1", TransferPushMsg("r2", 1, "d2", pool_of("d2"), FIXED, SIZE))
+    assert told(freed)[-1] == ("e1", push_to("d2", "r2"))
 
 
 def test_a_parked_request_is_tried_again_soon() -> None:
@@ -299,7 +303,12 @@ def test_a_role_gets_no_more_work_than_the_next_one_takes() -> None:
     bench.staged("e1", "r1")
     bench.staged("e1", "r2")
     assert bench.states() == {"DENOISING_WAITING": 2, "ENCODER_WAITING": 1}
-    assert names(bench.register("d1")) == [("d1", "register_ack"), ("e1", "push"), ("e1", "work")]
+    assert names(bench.register("d1")) == [
+        ("d1", "register_ack"),
+        ("d1", "expect"),
+        ("e1", "push"),
+        ("e1", "work"),
+    ]
 
 
 def test_requests_are_served_in_the_order_of_arrival() -> None:

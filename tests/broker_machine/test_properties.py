@@ -9,7 +9,7 @@ from triptych.broker.machine.events import ClientSpoke, ServiceSpoke, ServiceVan
 from triptych.broker.machine.server import DiffusionServer
 from triptych.broker.machine.settings import DispatchSettings
 from triptych.schemas.client import ClientMsg, ErrorMsg, QueuedMsg, ResultMsg, SubmitMsg
-from triptych.schemas.errors import PayloadTooLarge, PoolExhausted
+from triptych.schemas.errors import PayloadTooLarge, PoolExhausted, WriteOverdue
 from triptych.schemas.transfer import (
     ServiceMsg,
     Slot,
@@ -37,8 +37,10 @@ from .kit import (
     SIZE,
     Bench,
     peer_of,
+    pool_of,
     registration,
     timing,
+    two_way_pool_of,
 )
 from .world_model import World
 
@@ -171,6 +173,7 @@ def lies(request_id: str, name: str) -> list[ServiceMsg]:
         TransferAllocRefusedMsg(*key, PayloadTooLarge(1, 1, "pool").info()),
         TransferPushedMsg(*key, SIZE, 0.1),
         TransferPushFailedMsg(*key, BROKEN),
+        TransferPushFailedMsg(*key, WriteOverdue("", 1.0).info()),
         TransferLoadedMsg(*key),
         TransferStartedMsg(*key),
         TransferDoneMsg(*key, timing(name)),
@@ -190,7 +193,9 @@ class Liar(RuleBasedStateMachine):
         self.submitted = 0
         self.open: set[str] = set()
         for name in ("e1", "d1", "v1", "d2"):
-            self.tell(ServiceSpoke(peer_of(name), registration(name, capacity=2)))
+            # d2 is on a host of its own; the others read each other in place
+            pool = pool_of(name) if name == "d2" else two_way_pool_of(name)
+            self.tell(ServiceSpoke(peer_of(name), registration(name, capacity=2, pool=pool)))
 
     def tell(self, event: ClientSpoke | ServiceSpoke | ServiceVanished | TimePassed) -> None:
         for command in self.server.handle(event, self.now):

@@ -9,7 +9,18 @@ FOLDER = Path(triptych.broker.machine.__file__).parent
 FILES = sorted(FOLDER.glob("*.py"))
 
 #: what a pure machine may use besides the schemas
-ALLOWED = {"bisect", "collections", "collections.abc", "dataclasses", "enum", "heapq", "itertools", "math", "typing"}
+ALLOWED = {
+    "bisect",
+    "collections",
+    "collections.abc",
+    "dataclasses",
+    "enum",
+    "heapq",
+    "ipaddress",
+    "itertools",
+    "math",
+    "typing",
+}
 ALLOWED |= {"msgspec", "msgspec.structs"}
 
 

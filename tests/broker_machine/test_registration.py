@@ -3,10 +3,13 @@
 import pytest
 
 from triptych.broker.machine.commands import ReportIgnored, ReportInstance, TellService
+from triptych.broker.machine.server import DiffusionServer
 from triptych.schemas.errors import RegistrationRefused, VersionMismatch
 from triptych.schemas.roles import Role
 from triptych.schemas.transfer import (
     PROTOCOL_VERSION,
+    EngineName,
+    PoolAddress,
     Slot,
     TransferDrainMsg,
     TransferHeartbeatAckMsg,
@@ -17,7 +20,7 @@ from triptych.schemas.transfer import (
     TransferRegisterRefusedMsg,
 )
 
-from .kit import POOL_BYTES, Bench, names, peer_of, registration, told
+from .kit import POOL_BYTES, Bench, names, peer_of, pool_of, registration, told
 
 ACK = TransferRegisterAckMsg(PROTOCOL_VERSION, 1.0, 5.0)
 
@@ -58,6 +61,63 @@ def test_receive_slots_are_checked(fields: dict[str, object], problem: str) -> N
     ]
 
 
+@pytest.mark.parametrize(
+    ("pool", "problem"),
+    [
+        (PoolAddress("host", "/d1", POOL_BYTES, ()), "it has no engine; it must have one of shm, nixl"),
+        (
+            PoolAddress("host", "/d1", POOL_BYTES, (EngineName.SHM, EngineName.NIXL)),
+            "it has the engine nixl and does not say how its NIXL agent is reached",
+        ),
+    ],
+)
+def test_engines_are_checked(pool: PoolAddress, problem: str) -> None:
+    """A pool that nobody could reach, or not in the way it says, is refused, with the reason."""
+    refused = Bench().register("d1", pool=pool)
+    assert told(refused) == [("d1", TransferRegisterRefusedMsg(RegistrationRefused(problem).info()))]
+
+
+def test_an_agent_s_name_is_unique() -> None:
+    """A NIXL agent's name that another live incarnation has is refused; with that one lost it may come again."""
+    bench = Bench("d1")
+    refused = [bench.register("d2", pool=pool_of("d1")), bench.register("d1", incarnation=2, pool=pool_of("d1"))]
+    problem = "the NIXL agent d1-1 is that of denoiser d1, incarnation 1; each has its own"
+    for commands in refused:
+        assert told(commands)[0][1].error == RegistrationRefused(problem).info()
+    bench.lose("d1")
+    assert names(bench.register("d2", pool=pool_of("d1"))) == [("d2", "register_ack")]
+
+
+@pytest.mark.parametrize(
+    ("network_id", "endpoint", "taken"),
+    [
+        ("net", "tcp://127.0.0.1:7000", True),
+        ("other", "", True),
+        ("other", "tcp://10.0.0.2:7000", True),
+        ("other", "tcp://localhost.example.org:7000", True),
+        ("other", "tcp://[fe80::1]:7000", True),
+        ("other", "tcp://127.0.0.1:7000", False),
+        ("other", "tcp://127.8.8.8:7000", False),
+        ("other", "tcp://LOCALHOST:7000", False),
+        ("other", "tcp://[::1]:7000", False),
+        ("other", "tcp://[::ffff:127.0.0.1]:7000", False),
+        ("", "tcp://127.0.0.1:7000", False),
+    ],
+)
+def test_a_data_endpoint_can_be_reached(network_id: str, endpoint: str, taken: bool) -> None:
+    """Loopback is refused where the broker is not in the same network, naming the address and the setting."""
+    bench = Bench()
+    bench.server = DiffusionServer(network_id="net")
+    said = told(bench.register("d1", network_id=network_id, data_endpoint=endpoint))[0][1]
+    if taken:
+        assert said == ACK
+    else:
+        assert said.error.message.endswith(
+            f"its data endpoint {endpoint} is reached from its own host alone, and the broker is on another; "
+            "set data_host to an address of its host"
+        )
+
+
 def test_another_protocol_version_is_refused_with_both() -> None:
     """The refusal of another version names both versions."""
     error = VersionMismatch(PROTOCOL_VERSION, 99)
@@ -72,14 +132,22 @@ def test_a_service_speaks_from_its_own_address() -> None:
 
 
 def test_a_newer_incarnation_replaces_the_older() -> None:
-    """The old incarnation is lost, its request fails naming why, and the new one takes work at once."""
+    """The old one is told and lost, its request fails naming why, and the new one takes work at once."""
     bench = Bench("e1")
     bench.submit("r1")
     bench.submit("r2")
     replaced = bench.register("e1", incarnation=2)
-    assert replaced[0] == ReportInstance("e1", Role.ENCODER, "replaced", "it was replaced by incarnation 2")
-    assert names(replaced) == [("client", "error"), ("e1", "register_ack"), ("e1", "work")]
-    reasons = told(replaced)[0][1].error.details
+    assert isinstance(replaced[0], TellService)
+    assert isinstance(replaced[0].msg, TransferRegisterRefusedMsg)
+    assert "two services must not share an instance_id" in replaced[0].msg.error.message
+    assert replaced[1] == ReportInstance("e1", Role.ENCODER, "replaced", "it was replaced by incarnation 2")
+    assert names(replaced) == [
+        ("e1", "register_refused"),
+        ("client", "error"),
+        ("e1", "register_ack"),
+        ("e1", "work"),
+    ]
+    reasons = told(replaced)[1][1].error.details
     assert reasons == {"reasons": ["encoder e1 is lost: it was replaced by incarnation 2"]}
 
 
@@ -98,7 +166,7 @@ def test_a_lost_incarnation_never_comes_back() -> None:
     bench = Bench("d1")
     bench.lose("d1")
     assert bench.register("d1") == [
-        TellService(peer_of("d1"), TransferRegisterAgainMsg()),
+        TellService(peer_of("d1"), TransferRegisterAgainMsg(exceed=1)),
         ReportIgnored(peer_of("d1"), "transfer_register", "incarnation 1 is gone"),
     ]
     assert names(bench.register("d1", incarnation=2)) == [("d1", "register_ack")]
@@ -152,7 +220,7 @@ def test_a_draining_instance_finishes_what_it_has() -> None:
     drained = [bench.say("e1", TransferDrainMsg()) for _ in range(2)]
     assert drained == [[ReportInstance("e1", Role.ENCODER, "draining")], []]
     bench.submit("r2")
-    assert names(bench.staged("e1", "r1")) == [("client", "stage_finished"), ("e1", "push")]
+    assert names(bench.staged("e1", "r1")) == [("client", "stage_finished"), ("d1", "expect"), ("e1", "push")]
     assert bench.states() == {"DENOISING_WAITING": 1, "ENCODER_WAITING": 1}
 
 

@@ -196,10 +196,10 @@ def test_deadlines_come_in_order() -> None:
     """The earliest alarm is due first, an alarm can be moved and dropped, and none comes early."""
     deadlines = Deadlines()
     deadlines.arm(Alarm.REQUEST, "r1", 3.0)
-    deadlines.arm(Alarm.HOP, "r1", 1.0)
+    deadlines.arm(Alarm.ALLOC, "r1", 1.0)
     deadlines.arm(Alarm.REQUEST, "r2", 2.0)
-    deadlines.arm(Alarm.HOP, "r1", 5.0)
+    deadlines.arm(Alarm.ALLOC, "r1", 5.0)
     deadlines.disarm(Alarm.REQUEST, "r2")
     assert (deadlines.earliest(), deadlines.pop_due(2.9)) == (3.0, None)
-    assert [deadlines.pop_due(9.0) for _ in range(3)] == [(Alarm.REQUEST, "r1"), (Alarm.HOP, "r1"), None]
+    assert [deadlines.pop_due(9.0) for _ in range(3)] == [(Alarm.REQUEST, "r1"), (Alarm.ALLOC, "r1"), None]
     assert deadlines.earliest() is None

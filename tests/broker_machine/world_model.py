@@ -1,7 +1,8 @@
 """The machine among honest services and clients; whoever drives it chooses what happens next.
 
 `World` checks, as it goes, what can be seen from outside: that clients are told what they should be, that a slot is
-handed out only while nobody uses it, and the machine's own invariants after every event.
+handed out only while nobody uses it, that what is read in place is kept, that nobody sees what came of reading
+something else there, and the machine's own invariants after every event.
 """
 
 from collections import Counter
@@ -17,13 +18,28 @@ from triptych.broker.machine.events import (
 )
 from triptych.broker.machine.server import DiffusionServer
 from triptych.broker.machine.settings import DispatchSettings, PolicyName
-from triptych.schemas.client import CancelMsg, ErrorMsg, HelloMsg, PingMsg, QueuedMsg, ResultMsg, SubmitMsg
+from triptych.schemas.client import (
+    CancelMsg,
+    ErrorMsg,
+    HelloMsg,
+    PingMsg,
+    QueuedMsg,
+    ResultMsg,
+    StageFinishedMsg,
+    SubmitMsg,
+)
 from triptych.schemas.errors import MalformedMessage, ManifestMismatch
 from triptych.schemas.roles import Role
 from triptych.schemas.sampling import SamplingParams
-from triptych.schemas.transfer import PROTOCOL_VERSION, TransferPushMsg, TransferReadyMsg, routing_id
+from triptych.schemas.transfer import (
+    PROTOCOL_VERSION,
+    TransferPushMsg,
+    TransferReadyMsg,
+    TransferReleaseMsg,
+    routing_id,
+)
 
-from .service_model import Choose, Memory, Service
+from .service_model import PLACES, Choose, Memory, Service, owner_of
 
 CLIENTS = (b"alice", b"bob")
 LETTERS = {Role.ENCODER: "e", Role.DENOISER: "d", Role.DECODER: "v"}
@@ -60,7 +76,8 @@ class World:
                 self.start(role, f"{LETTERS[role]}{number}", 1)
 
     def start(self, role: Role, name: str, incarnation: int) -> None:
-        self.services.append(Service(role, name, incarnation, 1 + self.choose(2), self.memory, self.choose))
+        place = PLACES[self.choose(len(PLACES))]
+        self.services.append(Service(role, name, incarnation, 1 + self.choose(2), self.memory, self.choose, place))
 
     # ------------------------------------------------------------------------------- the machine's side
 
@@ -84,9 +101,36 @@ class World:
         if isinstance(msg, TransferPushMsg) and service is not None:
             self.memory.begin(self.peer_of(msg.receiver), msg.slot, service.peer, (msg.request_id, msg.attempt), "w")
         if isinstance(msg, TransferReadyMsg) and service is not None:
-            self.memory.begin(service.peer, msg.slot, service.peer, (msg.request_id, msg.attempt), "r")
+            self.let_read(service, msg)
+        if isinstance(msg, TransferReleaseMsg) and service is not None:
+            self.check_quiet(service, msg)
         if service is not None:
             service.inbox.append(msg)
+
+    def let_read(self, service: Service, msg: TransferReadyMsg) -> None:
+        key = (msg.request_id, msg.attempt)
+        if msg.pool is None:
+            self.memory.begin(service.peer, msg.slot, service.peer, key, "r")
+            return
+        self.sent["in place"] += 1
+        owner = owner_of(msg.pool)
+        assert msg.pool.host_id == service.place[0], "read in place on another host"
+        holder = next((one for one in self.services if one.peer == owner), None)
+        staged = holder and [holder.block_slot(block) for block in holder.staged.values()]
+        assert holder is None or msg.slot in staged, "what is read in place is staged"
+        self.memory.begin_reading(owner, msg.slot, service.peer, key)
+
+    def check_quiet(self, sender: Service, msg: TransferReleaseMsg) -> None:
+        """Check that nobody reads in place what the sender is told to drop, but those that are lost."""
+        block = sender.staged.get((msg.request_id, msg.attempt))
+        if block is not None:
+            place = (sender.peer, sender.block_slot(block).slot_id)
+            readers = {peer for peer, _ in self.memory.readers.get(place, ())} & self.registered()
+            assert not readers, f"{msg} while {readers} read it"
+
+    def registered(self) -> set[bytes]:
+        instances = (one for role in self.server.status().roles for one in role.instances)
+        return {routing_id(one.instance_id, one.incarnation) for one in instances}
 
     def everybody(self) -> list[Service]:
         return [*self.services, *self.ghosts]
@@ -110,6 +154,9 @@ class World:
         else:
             assert request_id in self.accepted, f"{msg} of a request that was not accepted"
             assert not self.ended[request_id], f"{msg} after the request had ended"
+            if isinstance(msg, StageFinishedMsg):
+                computed = (self.peer_of(msg.timing.instance_id), (request_id, 1))
+                assert computed not in self.memory.spoilt, f"{msg} came of reading what was overwritten"
             if isinstance(msg, ResultMsg | ErrorMsg):
                 self.ended[request_id] += 1
             if isinstance(msg, ErrorMsg):
@@ -286,6 +333,8 @@ class World:
                 service = by_peer.pop(routing_id(one.instance_id, one.incarnation))
                 assert one.free_slots + one.retired_slots == len(service.hello().receive_slots)
                 assert (service.jobs, service.staged, service.writes) == ({}, {}, {}), service.name
+                assert service.expected == set(), service.name
+                assert service.knows <= self.registered(), "the pools of those that are gone are forgotten"
                 assert len(service.blocks) + len(service.lost_blocks) == 6, service.name
         assert not by_peer, "every service is registered"
-        assert not any(self.memory.users.values()), "nobody uses a slot"
+        assert not any([*self.memory.users.values(), *self.memory.readers.values()]), "nobody uses a slot"

@@ -14,6 +14,7 @@ from triptych.broker.machine.settings import DispatchSettings
 from triptych.broker.shell.app import BrokerEndpoints, run_broker
 from triptych.broker.shell.settings import BrokerSettings
 from triptych.schemas.client import (
+    CancelMsg,
     ClientMsg,
     ClientReplyMsg,
     ErrorMsg,
@@ -26,7 +27,7 @@ from triptych.schemas.client import (
 )
 from triptych.schemas.errors import ConfigError
 from triptych.schemas.roles import Role
-from triptych.schemas.sampling import SamplingParams
+from triptych.schemas.sampling import SamplingLimits, SamplingParams
 from triptych.schemas.states import RequestState
 from triptych.schemas.transfer import (
     PROTOCOL_VERSION,
@@ -227,3 +228,54 @@ async def test_a_broker_that_was_held_up_loses_nobody(cluster: Cluster) -> None:
     assert await encoder.receive() == (TransferHeartbeatAckMsg(), ())
     encoder.send_nowait(TransferHeartbeatMsg())
     assert await encoder.receive() == (TransferHeartbeatAckMsg(), ())
+
+
+async def test_a_held_up_broker_keeps_its_deadlines_however_busy_it_is(cluster: Cluster) -> None:
+    """The grace after a hold-up ends: the oldest request being cancelled again and again does not prolong it."""
+    client = await cluster.client()
+    ids = [str(number) for number in range(200)]
+    for request_id in ids:
+        client.send_nowait(SubmitMsg(request_id, SamplingParams("a fox"), timeout_s=0.2))
+    for _ in ids:
+        assert isinstance((await client.receive())[0], QueuedMsg)
+    time.sleep(0.5)  # noqa: ASYNC251  (the hold-up)
+    states: list[RequestState | None] = []
+    for request_id in ids:
+        client.send_nowait(CancelMsg(request_id))
+        ended, _ = await client.receive()
+        assert isinstance(ended, ErrorMsg)
+        states.append(ended.state)
+        await asyncio.sleep(0.005)
+    assert states[0] is RequestState.CANCELLED
+    assert RequestState.TIMED_OUT in states
+
+
+async def test_limits_that_are_none_are_refused(cluster: Cluster) -> None:
+    """A service whose pipeline allows multiples of 0 cannot register, and nobody else notices."""
+    service, client = await cluster.service(routing_id("encoder-0", 1)), await cluster.client()
+    limits = SamplingLimits(size_multiple=0)
+    service.send_nowait(
+        TransferRegisterMsg(PROTOCOL_VERSION, "0", "encoder-0", 1, Role.ENCODER, 1, POOL, limits=limits)
+    )
+    refused, _ = await service.receive()
+    assert isinstance(refused, TransferErrorMsg)
+    assert "size_multiple" in refused.error.message
+    client.send_nowait(SubmitMsg("r1", SamplingParams("a fox")))
+    assert isinstance((await client.receive())[0], QueuedMsg)
+
+
+async def test_a_frame_above_max_result_bytes_is_answered_and_the_link_stays() -> None:
+    """Given a broker with a small limit and a service that sends more, the service is told, and heard again after."""
+    settings = msgspec.structs.replace(SETTINGS, max_result_bytes=2**20)
+    stop = asyncio.Event()
+    ready: asyncio.Future[BrokerEndpoints] = asyncio.get_running_loop().create_future()
+    async with asyncio.TaskGroup() as tasks, AsyncExitStack() as stack:
+        tasks.create_task(run_broker(settings, stop, ready.set_result))
+        encoder = await Cluster(await ready, stack).encoder()
+        await encoder._socket.send_multipart([b"__transfer__", b"\x80", bytes(8 * 2**20)])
+        refused, _ = await encoder.receive()
+        assert isinstance(refused, TransferErrorMsg)
+        assert refused.error.message == "not a message: 8388608 attached bytes; at most 1048576 are taken"
+        encoder.send_nowait(TransferHeartbeatMsg())
+        assert await encoder.receive() == (TransferHeartbeatAckMsg(), ())
+        stop.set()

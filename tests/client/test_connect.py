@@ -1,6 +1,7 @@
 """Entering and leaving a client."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -79,3 +80,26 @@ async def test_a_client_can_be_entered_again_later(broker: ScriptedBroker) -> No
         broker.say(WelcomeMsg(PROTOCOL_VERSION, "0.1.0"))
         await entering
         await client.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"endpoint": None}, "endpoint is None; allowed: a string such as tcp://127.0.0.1:7701"),
+        ({"endpoint": b"tcp://127.0.0.1:7701"}, "endpoint is b'tcp"),
+        ({"max_result_bytes": 0}, "max_result_bytes is 0; allowed: a whole number of bytes from 1 to "),
+        ({"max_result_bytes": True}, "max_result_bytes is True"),
+        ({"max_result_bytes": 1.5}, "max_result_bytes is 1.5"),
+        ({"max_result_bytes": 2**80}, "max_result_bytes is 1208"),
+        ({"ping_interval_s": 0}, "ping_interval_s is 0; allowed: a number of seconds above 0, at most 604800"),
+        ({"ping_interval_s": "often"}, "ping_interval_s is 'often'"),
+        ({"connect_timeout_s": -1}, "connect_timeout_s is -1"),
+        ({"connect_timeout_s": None}, "connect_timeout_s is None"),
+        ({"connect_timeout_s": float("nan")}, "connect_timeout_s is nan"),
+        ({"fetch_settings": 3}, "fetch_settings is 3; allowed: a FetchSettings, or None"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(settings: dict[str, Any], complaint: str) -> None:
+    """Given a value of a wrong type or size, making the client raises, naming the field."""
+    with pytest.raises(ConfigError, match=complaint):
+        Client(**settings)

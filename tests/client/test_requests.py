@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from triptych.client import Event, Finished, Image, Queued, Result, StageFinished, StageStarted, StepDone
+from triptych.client import Client, Event, Finished, Image, Queued, Result, StageFinished, StageStarted, StepDone
 from triptych.client.options import SamplingOptions
 from triptych.schemas.client import (
     CancelMsg,
@@ -19,7 +19,14 @@ from triptych.schemas.client import (
     StageStartedMsg,
     SubmitMsg,
 )
-from triptych.schemas.errors import InvalidRequest, MalformedMessage, Overloaded, RequestCancelled
+from triptych.schemas.errors import (
+    InvalidRequest,
+    MalformedMessage,
+    Overloaded,
+    PayloadTooLarge,
+    RequestCancelled,
+    RequestLost,
+)
 from triptych.schemas.roles import Role
 from triptych.schemas.sampling import SamplingParams
 from triptych.schemas.states import RequestState
@@ -231,3 +238,66 @@ async def test_a_result_without_its_bytes_is_an_error(broker: ScriptedBroker) ->
         broker.say(ResultMsg(submit.request_id, (media, media), (), (), 0.0), (b"one",))
         with pytest.raises(MalformedMessage, match="names 2 media and carries 1"):
             await asking
+
+
+async def test_an_id_may_be_used_again_only_when_the_broker_has_told_its_end(broker: ScriptedBroker) -> None:
+    """Given a request that was left, its id is refused until its RequestCancelled came: that is not the next one's."""
+    cancelled = ErrorMsg(RequestCancelled("client").info(), "mine", RequestState.CANCELLED)
+    async with connected(broker) as client:
+        asking = asyncio.create_task(client.generate("a fox", request_id="mine"))
+        await broker.take(SubmitMsg)
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert await broker.take(CancelMsg) == CancelMsg("mine")
+        with pytest.raises(InvalidRequest, match="request_id is 'mine'; allowed: one that is not in flight"):
+            await client.generate("a cat", request_id="mine")
+        broker.say(cancelled)
+        other = asyncio.create_task(client.generate("a dog"))
+        broker.say_done(await broker.take(SubmitMsg))
+        await other
+        again = asyncio.create_task(client.generate("a cat", request_id="mine"))
+        broker.say_done(await broker.take(SubmitMsg))
+        assert (await again).request_id == "mine"
+
+
+async def test_a_left_request_that_the_broker_forgot_gives_its_id_back(broker: ScriptedBroker) -> None:
+    """Given a broker that restarted, PONG tells that nothing will come any more."""
+    async with connected(broker, ping_interval_s=0.02) as client:
+        asking = asyncio.create_task(client.generate("a fox", request_id="mine"))
+        await broker.take(SubmitMsg)
+        asking.cancel()
+        await asyncio.wait([asking])
+        await broker.take(CancelMsg)
+        broker.unknown = ("mine", "other")
+        other = asyncio.create_task(client.generate("a dog", request_id="other"))
+        await broker.take(SubmitMsg)
+        with pytest.raises(RequestLost):
+            await other
+        again = asyncio.create_task(client.generate("a cat", request_id="mine"))
+        broker.unknown = ()
+        broker.say_done(await broker.take(SubmitMsg))
+        await again
+
+
+@pytest.mark.parametrize("request_id", [7, b"mine", ["mine"], "", "x" * 65, "\ud800", "a\nb"])
+async def test_what_is_no_request_id_is_refused(broker: ScriptedBroker, request_id: Any) -> None:
+    """Given anything else than 1 to 64 printable ASCII characters, asking and cancelling name the field."""
+    async with connected(broker) as client:
+        with pytest.raises(InvalidRequest, match=r"request_id is .*; allowed: 1 to 64 printable ASCII characters"):
+            await client.generate("a fox", request_id=request_id)
+        with pytest.raises(InvalidRequest, match="request_id is "):
+            client.cancel(request_id)
+
+
+@pytest.mark.parametrize("nbytes", [1001, 2 * 2**20])
+async def test_a_result_that_is_too_large_for_the_client_is_said(broker: ScriptedBroker, nbytes: int) -> None:
+    """Given a result above `max_result_bytes`, the request ends at once with that name; the link stays."""
+    broker.limits = LIMITS
+    async with Client(broker.endpoint, max_result_bytes=1000) as client:
+        asking = asyncio.create_task(client.generate("a fox"))
+        broker.say_done(await broker.take(SubmitMsg), bytes(nbytes))
+        with pytest.raises(PayloadTooLarge, match=f"{nbytes} bytes do not fit into 1000; raise max_result_bytes"):
+            await asking
+        asking = asyncio.create_task(client.generate("a fox"))
+        broker.say_done(await broker.take(SubmitMsg), bytes(1000))
+        assert len((await asking).images[0].data) == 1000

@@ -27,7 +27,7 @@ BROKER = BrokerSettings(
 )
 
 
-def settings(encoders: int, denoisers: int, decoders: int, **options: float) -> ClusterSettings:
+def settings(encoders: int, denoisers: int, decoders: int, **options: float | str) -> ClusterSettings:
     """Return a cluster's settings; `options` are every service's."""
     counts = {Role.ENCODER: encoders, Role.DENOISER: denoisers, Role.DECODER: decoders}
     services = [

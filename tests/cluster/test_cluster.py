@@ -5,7 +5,7 @@ import os
 import random
 import signal
 from contextlib import aclosing
-from pathlib import Path
+from importlib.util import find_spec
 
 import pytest
 from msgspec import structs
@@ -18,14 +18,13 @@ from triptych.ops.launcher.child import Child
 from triptych.schemas.errors import InvalidRequest, RequestCancelled, RequestFailed, RequestLost, RequestTimedOut
 from triptych.schemas.roles import Role
 from triptych.schemas.sampling import SamplingParams
+from triptych.schemas.timing import TransferTiming
+from triptych.services.settings import EngineChoice
+from triptych.transport.tensors.shared_memory import sweep_dead_segments
 
 pytestmark = pytest.mark.cluster
 
 PROMPTS = ["a fox on a blue background", "a small red star", "🦊", "ثعلب على خلفية زرقاء", "qwrtzp \x00 狐狸"]
-
-
-def segments() -> set[str]:
-    return {path.name for path in Path("/dev/shm").glob("triptych-*")}  # noqa: S108
 
 
 async def test_fifty_requests_at_once_equal_their_monolithic_twins() -> None:
@@ -43,7 +42,6 @@ async def test_fifty_requests_at_once_equal_their_monolithic_twins() -> None:
         )
         for _ in range(50)
     ]
-    before = segments()
     async with running(settings(2, 2, 2)) as run:
         results = await gather_all(run, requests)
     for params, result in zip(requests, results, strict=True):
@@ -51,7 +49,41 @@ async def test_fifty_requests_at_once_equal_their_monolithic_twins() -> None:
         assert tuple(image.data for image in result.images) == twin(params), params
     used = {stage.instance_id for result in results if isinstance(result, Result) for stage in result.stages}
     assert used == {f"{role}-{index}" for role in Role for index in range(2)}
-    assert segments() == before
+    assert sweep_dead_segments() == ()
+
+
+async def test_on_one_host_nothing_moves() -> None:
+    """Both hops are read in place, one pair after the other, and the picture is the twin's."""
+    params = SamplingParams("a fox", num_inference_steps=2)
+    async with running(settings(1, 1, 1)) as run:
+        result = await run.draw(params)
+    assert tuple(image.data for image in result.images) == twin(params)
+    assert result.transfers == (
+        TransferTiming("encoder-0", "denoiser-0", 0, 0.0, in_place=True),
+        TransferTiming("denoiser-0", "decoder-0", 0, 0.0, in_place=True),
+    )
+
+
+@pytest.mark.skipif(find_spec("nixl") is None, reason="NIXL is not installed")
+async def test_nixl_can_be_had_on_one_host() -> None:
+    """Forced, it moves both payloads of every request, and each picture still equals its twin."""
+    requests = [SamplingParams("a fox", seed=seed, num_inference_steps=2, num_images=2) for seed in range(8)]
+    async with running(settings(1, 2, 1, engine="nixl")) as run:
+        results = await gather_all(run, requests)
+    for params, result in zip(requests, results, strict=True):
+        assert isinstance(result, Result), result
+        assert tuple(image.data for image in result.images) == twin(params)
+        assert [(each.nbytes > 0, each.in_place) for each in result.transfers] == [(True, False)] * 2
+
+
+@pytest.mark.skipif(find_spec("nixl") is None, reason="NIXL is not installed")
+async def test_services_that_no_engine_joins_say_so() -> None:
+    """The request fails at once with both engines and the setting."""
+    shape = settings(1, 1, 1, engine="nixl")
+    encoder = structs.replace(shape.services[0], engine=EngineChoice.SHM)
+    async with running(structs.replace(shape, services=(encoder, *shape.services[1:]))) as run:
+        with pytest.raises(RequestFailed, match=r"encoder-0 has shm .*denoiser-0 has nixl .*set `engine`"):
+            await run.draw(SamplingParams("a fox", num_inference_steps=2))
 
 
 async def test_a_request_is_told_from_beginning_to_end() -> None:

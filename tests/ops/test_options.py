@@ -112,8 +112,19 @@ def test_the_tables_say_where_the_time_went() -> None:
     ]
     transfers = shown(lambda console: console.print(transfer_table([RESULT])))
     assert [cell.strip() for cell in transfers.splitlines()[4].strip("│").split("│")] == [
-        *("encoder → x", "1", "1,000", "1.00", "1")
+        *("encoder → x", "1", "0", "1,000", "1.00", "1")
     ]
+
+
+def test_what_was_read_in_place_shows_as_such() -> None:
+    """It counts as a transfer that moved nothing, and does not change the means of those that did."""
+    read = Result("r", (), 0, (ENCODED,), (TransferTiming("e", "x", 0, 0.0, in_place=True),), 1.0)
+    alone, both = (
+        shown(lambda console, results=results: console.print(transfer_table(results))).splitlines()[4]
+        for results in ([read], [read, RESULT])
+    )
+    assert [cell.strip() for cell in alone.strip("│").split("│")] == ["encoder → x", "1", "1", "-", "-", "-"]
+    assert [cell.strip() for cell in both.strip("│").split("│")] == ["encoder → x", "2", "1", "1,000", "1.00", "1"]
 
 
 def test_the_bars_follow_a_request() -> None:

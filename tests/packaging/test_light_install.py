@@ -104,4 +104,5 @@ def test_a_service_without_torch_says_what_to_install(light_python: Path) -> Non
     """The extra is named."""
     code = "import sys; sys.argv = ['triptych', 'encoder']; from triptych.ops.cli.app import main; main()"
     done = subprocess.run([light_python, "-P", "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "error: torch is not installed; pip install 'triptych[serve]'\n")
+    error = "error: torch is not installed: in a checkout, pip install '.[serve]'\n"
+    assert (done.returncode, done.stderr) == (1, error)

@@ -13,6 +13,7 @@ ERRORS: list[TriptychError] = [
     errors.RequestCancelled("client"),
     errors.RequestFailed(["denoiser-0: out of memory", "denoiser-1: lost"]),
     errors.RequestLost("r1"),
+    errors.ResultGone("r1", "decoder-0 is lost"),
     errors.BrokerUnreachable("tcp://127.0.0.1:7701", 5.0),
     errors.PeerUnreachable("No route to host"),
     errors.VersionMismatch(2, 1),

@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 
 from tests.support.strategies import structs
 from triptych.schemas.client import ClientMsg, ClientReplyMsg
+from triptych.schemas.fetch import HolderMsg, ReaderMsg
 from triptych.schemas.transfer import BrokerMsg, ServiceMsg
 
-UNIONS = {"service": ServiceMsg, "broker": BrokerMsg, "client": ClientMsg, "client_reply": ClientReplyMsg}
+UNIONS = {
+    "service": ServiceMsg,
+    "broker": BrokerMsg,
+    "client": ClientMsg,
+    "client_reply": ClientReplyMsg,
+    "reader": ReaderMsg,
+    "holder": HolderMsg,
+}
 MESSAGES = [(union, message) for union in UNIONS.values() for message in get_args(union)]
 CORPUS = json.loads((Path(__file__).parent / "corpus.json").read_text())
 

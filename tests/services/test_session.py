@@ -31,7 +31,8 @@ from triptych.schemas.transfer import (
 )
 from triptych.services.compute import ComputeThread
 from triptych.services.job import Parts
-from triptych.services.session import Ending, run_session
+from triptych.services.results.data_link import ResultServer
+from triptych.services.session import Forgotten, run_session
 from triptych.transport.link.channels import broker_to_services
 from triptych.transport.link.router import RouterLink
 from triptych.transport.tensors.manager import DiffusionTransferManager
@@ -52,7 +53,7 @@ class Scene:
         self.stop = asyncio.Event()
         self.registered = asyncio.Event()
 
-    def start(self, drain_s: float = 10.0) -> asyncio.Task[Ending]:
+    def start(self, drain_s: float = 10.0) -> asyncio.Task[Forgotten | None]:
         registration = TransferRegisterMsg(1, "0", "encoder-0", 7, Role.ENCODER, 2, self.parts.transfers.address)
         return asyncio.create_task(
             run_session(self.link.endpoint, registration, self.parts, self.stop, drain_s, self.registered.set)
@@ -76,11 +77,11 @@ class Scene:
 
 
 @asynccontextmanager
-async def open_scene() -> AsyncIterator[Scene]:
+async def open_scene(results: ResultServer | None = None) -> AsyncIterator[Scene]:
     gate = Gate()
     compute = ComputeThread(by_prompt({"gate": gate, "count": counting}), threads=1)
     transfers = DiffusionTransferManager.open(instance_id="encoder-0", incarnation=7, pool_bytes=POOL_BYTES)
-    parts = Parts(Role.ENCODER, "encoder-0", torch.device("cpu"), transfers, compute)
+    parts = Parts(Role.ENCODER, "encoder-0", torch.device("cpu"), transfers, compute, results)
     try:
         async with aclosing(RouterLink(broker_to_services(2**20), "tcp://127.0.0.1:0", 2**20)) as link:
             yield Scene(link, parts, gate)
@@ -101,7 +102,7 @@ async def test_it_registers_until_it_is_acknowledged_then_sends_heartbeats() -> 
         await scene.hear(TransferHeartbeatMsg)
         assert scene.registered.is_set()
         scene.stop.set()
-        assert await session is Ending.STOPPED
+        assert await session is None
 
 
 async def test_heartbeats_go_on_while_it_computes() -> None:
@@ -117,7 +118,7 @@ async def test_heartbeats_go_on_while_it_computes() -> None:
         await scene.hear(TransferStagedMsg)
         scene.tell(TransferReleaseMsg("r1", 1))
         scene.stop.set()
-        assert await session is Ending.STOPPED
+        assert await session is None
 
 
 async def test_a_refusal_ends_it_with_the_reason() -> None:
@@ -130,6 +131,16 @@ async def test_a_refusal_ends_it_with_the_reason() -> None:
             await session
 
 
+async def test_a_registration_that_is_no_message_ends_it_with_the_reason() -> None:
+    """Saying it again would not help."""
+    async with open_scene() as scene:
+        session = scene.start()
+        await scene.hear(TransferRegisterMsg)
+        scene.tell(TransferErrorMsg(MalformedMessage("capacity is too large").info()))
+        with pytest.raises(MalformedMessage, match="capacity is too large"):
+            await session
+
+
 async def test_a_broker_that_does_not_know_it_ends_the_incarnation() -> None:
     """REGISTER_AGAIN drops all work, running and staged, and asks for a new incarnation."""
     async with open_scene() as scene:
@@ -139,9 +150,9 @@ async def test_a_broker_that_does_not_know_it_ends_the_incarnation() -> None:
         await scene.hear(TransferStagedMsg)
         scene.tell(TransferWorkMsg("running", 1, SamplingParams("gate", num_inference_steps=100)))
         await scene.hear(TransferStartedMsg)
-        scene.tell(TransferRegisterAgainMsg())
+        scene.tell(TransferRegisterAgainMsg(exceed=7))
         scene.gate.open.set()
-        assert await session is Ending.FORGOTTEN
+        assert await session == Forgotten(exceed=7)
 
 
 async def test_stopping_drains() -> None:
@@ -158,7 +169,7 @@ async def test_stopping_drains() -> None:
         assert not session.done()
         scene.tell(TransferReleaseMsg("r1", 1))
         assert (await scene.hear(TransferLeaveMsg)).reason == "drained"
-        assert await session is Ending.STOPPED
+        assert await session is None
 
 
 async def test_draining_has_a_limit() -> None:
@@ -171,7 +182,7 @@ async def test_draining_has_a_limit() -> None:
         scene.stop.set()
         assert "unfinished" in (await scene.hear(TransferLeaveMsg)).reason
         scene.gate.open.set()
-        assert await session is Ending.STOPPED
+        assert await session is None
 
 
 async def test_stopping_before_the_broker_answers_ends_at_once() -> None:
@@ -180,7 +191,7 @@ async def test_stopping_before_the_broker_answers_ends_at_once() -> None:
         session = scene.start()
         await scene.hear(TransferRegisterMsg)
         scene.stop.set()
-        assert await session is Ending.STOPPED
+        assert await session is None
 
 
 @pytest.mark.parametrize("frames", [[b"nonsense"], [b"__transfer__", b"\xc1"], [b"__transfer__", b"\x91" * 10_000]])
@@ -197,4 +208,4 @@ async def test_garbage_from_the_broker_is_dropped(frames: list[bytes]) -> None:
         await scene.hear(TransferStagedMsg)
         scene.tell(TransferReleaseMsg("r1", 1))
         scene.stop.set()
-        assert await session is Ending.STOPPED
+        assert await session is None

@@ -1,7 +1,8 @@
 """What a service does with the broker's messages: real tensors in real shared memory, no sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -9,10 +10,12 @@ import pytest
 import torch
 
 from tests.services.pipelines import Gate, by_prompt, counting, failing, picture
+from triptych.schemas.errors import WriteOverdue
 from triptych.schemas.manifest import EMPTY_MANIFEST, TensorManifest
 from triptych.schemas.roles import Role
 from triptych.schemas.sampling import SamplingParams
 from triptych.schemas.transfer import (
+    PoolAddress,
     ServiceMsg,
     Slot,
     TransferAbortMsg,
@@ -20,7 +23,9 @@ from triptych.schemas.transfer import (
     TransferAllocMsg,
     TransferAllocRefusedMsg,
     TransferDoneMsg,
+    TransferExpectMsg,
     TransferFailedMsg,
+    TransferForgetMsg,
     TransferLoadedMsg,
     TransferProgressMsg,
     TransferPushedMsg,
@@ -34,11 +39,16 @@ from triptych.schemas.transfer import (
     TransferWorkMsg,
 )
 from triptych.services.compute import ComputeThread
-from triptych.services.job import Parts
+from triptych.services.job import JobKey, Parts
+from triptych.services.pipelines.interface import Stage, Steps
+from triptych.services.pipelines.stage import StageOutput
 from triptych.services.worker import Worker
+from triptych.transport.tensors.engines.nixl_agent import nixl_installed
+from triptych.transport.tensors.in_place import InPlace
 from triptych.transport.tensors.manager import DiffusionTransferManager
 
 POOL_BYTES = 2**20
+needs_nixl = pytest.mark.skipif(not nixl_installed(), reason="NIXL is not installed")
 
 
 class Service:
@@ -68,12 +78,18 @@ class Service:
 
 
 @asynccontextmanager
-async def open_service(role: Role, pool_bytes: int = POOL_BYTES) -> AsyncIterator[Service]:
+async def open_service(
+    role: Role,
+    pool_bytes: int = POOL_BYTES,
+    engine: str = "shm",
+    extra: dict[str, Stage] | None = None,
+    kind: type[DiffusionTransferManager] = DiffusionTransferManager,
+) -> AsyncIterator[Service]:
     """Open a service of `role` and check that it ends with an empty pool."""
     gate = Gate()
-    stages = {"gate": gate, "count": counting, "fail": failing, "picture": picture}
+    stages = {"gate": gate, "count": counting, "fail": failing, "picture": picture, **(extra or {})}
     compute = ComputeThread(by_prompt(stages), threads=1)
-    transfers = DiffusionTransferManager.open(instance_id=f"{role}-test", incarnation=1, pool_bytes=pool_bytes)
+    transfers = kind.open(instance_id=f"{role}-test-{os.getpid()}", incarnation=1, pool_bytes=pool_bytes, engine=engine)
     parts = Parts(role, f"{role}-test", torch.device("cpu"), transfers, compute)
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -122,12 +138,17 @@ async def test_an_encoder_computes_and_stages() -> None:
         await encoder.worker.wait_idle()
 
 
+@needs_nixl
 async def test_a_payload_goes_from_pool_to_pool_and_through() -> None:
     """PUSH writes into the receiver's slot, READY loads it: the receiver stages the very numbers that were sent."""
-    async with open_service(Role.ENCODER) as encoder, open_service(Role.DENOISER) as denoiser:
+    async with (
+        open_service(Role.ENCODER, engine="nixl") as encoder,
+        open_service(Role.DENOISER, engine="nixl") as denoiser,
+    ):
         message = await staged(encoder)
         denoiser.worker.take(TransferAllocMsg("r1", 1, message.manifest.data_size))
         slot = (await denoiser.says(TransferAllocatedMsg)).slot
+        denoiser.worker.take(TransferExpectMsg("r1", 1, encoder.transfers.address))
         encoder.worker.take(push(message, denoiser, slot))
         pushed = await encoder.says(TransferPushedMsg)
         assert pushed.nbytes == message.manifest.data_size
@@ -138,6 +159,196 @@ async def test_a_payload_goes_from_pool_to_pool_and_through() -> None:
         onward = await denoiser.says(TransferStagedMsg)
         loaded = await denoiser.transfers.load_tensors_async(onward.slot, onward.manifest, "cpu")
         assert torch.equal(loaded.tensors["numbers"], torch.arange(1000))
+
+
+def ready_in_place(sender: Service, message: TransferStagedMsg, prompt: str, **params: int) -> TransferReadyMsg:
+    pool = sender.transfers.address
+    plain = ready(message.slot, message.manifest, prompt, message.request_id, **params)
+    return msgspec.structs.replace(plain, pool=pool, scalar_fields=message.scalar_fields)
+
+
+async def test_a_payload_is_read_where_it_lies() -> None:
+    """READY with a pool computes from the sender's slot: nothing moves, no slot is taken, LOADED is not said."""
+    async with open_service(Role.ENCODER) as encoder, open_service(Role.DENOISER) as denoiser:
+        message = await staged(encoder)
+        denoiser.gate.open.set()
+        denoiser.worker.take(ready_in_place(encoder, message, "gate", num_inference_steps=1))
+        kinds = [type(await denoiser.said.get()) for _ in range(2)]
+        assert kinds == [TransferStartedMsg, TransferProgressMsg]
+        onward = await denoiser.says(TransferStagedMsg)
+        assert onward.scalar_fields == {"seed": 1000}
+        loaded = await denoiser.transfers.load_tensors_async(onward.slot, onward.manifest, "cpu")
+        assert torch.equal(loaded.tensors["numbers"], torch.arange(1000))
+        statistics = denoiser.transfers.statistics()
+        assert (statistics.read_in_place, encoder.transfers.statistics().pushed) == ((1, 8192), (0, 0))
+
+
+class Watched:
+    """A stage that keeps what it was given, as a stage must not, and hands it on."""
+
+    def __init__(self) -> None:
+        self.inputs: list[torch.Tensor] = []
+
+    def __call__(self, _params: SamplingParams, inputs: StageOutput) -> Steps:
+        numbers = inputs.tensors["numbers"]
+        assert isinstance(numbers, torch.Tensor)
+        self.inputs.append(numbers)
+        yield 1
+        return inputs
+
+
+async def test_what_is_read_in_place_is_the_sender_s_memory() -> None:
+    """The stage is given a view: what the sender writes later shows in it."""
+    watched = Watched()
+    async with (
+        open_service(Role.ENCODER) as encoder,
+        open_service(Role.DENOISER, extra={"watched": watched}) as denoiser,
+    ):
+        message = await staged(encoder)
+        denoiser.worker.take(ready_in_place(encoder, message, "watched"))
+        for _ in range(2):
+            await denoiser.said.get()
+        await denoiser.says(TransferStagedMsg)
+        assert torch.equal(watched.inputs[0], torch.arange(1000))
+        encoder.worker.take(TransferReleaseMsg("r1", 1))
+        again = await staged(encoder, "r2", seed=500)
+        assert again.slot.offset == message.slot.offset
+        assert torch.equal(watched.inputs[0][:500], torch.arange(500))
+
+
+async def test_abort_while_reading_in_place_is_answered_after_the_step() -> None:
+    """RELEASED comes when the thread has let go of the sender's memory, and nothing else after it."""
+    async with open_service(Role.ENCODER) as encoder, open_service(Role.DENOISER) as denoiser:
+        message = await staged(encoder)
+        denoiser.worker.take(ready_in_place(encoder, message, "gate", num_inference_steps=1000))
+        await denoiser.says(TransferStartedMsg)
+        denoiser.worker.take(TransferAbortMsg("r1", 1))
+        assert denoiser.said.empty()
+        denoiser.gate.open.set()
+        await denoiser.worker.wait_idle()
+        said = [denoiser.said.get_nowait() for _ in range(denoiser.said.qsize())]
+        assert said[-1] == TransferReleasedMsg("r1", 1)
+
+
+class CopyingTransfers(DiffusionTransferManager):
+    """A manager that reads other pools as one of an accelerator does: into memory of its own."""
+
+    async def read_in_place_async(
+        self, slot: Slot, manifest: TensorManifest, pool: PoolAddress, device: str
+    ) -> InPlace:
+        """Copy what the views show."""
+        read = await super().read_in_place_async(slot, manifest, pool, device)
+        return InPlace({name: value.clone() for name, value in read.tensors.items()}, 0.0, holds_slot=False)
+
+
+async def test_a_copy_of_what_lies_elsewhere_lets_the_sender_go() -> None:
+    """On an accelerator the input is copied: LOADED says at once that the sender's slot is read no more."""
+    async with (
+        open_service(Role.ENCODER) as encoder,
+        open_service(Role.DENOISER, kind=CopyingTransfers) as denoiser,
+    ):
+        message = await staged(encoder)
+        denoiser.worker.take(ready_in_place(encoder, message, "gate", num_inference_steps=1))
+        await denoiser.says(TransferLoadedMsg)
+        await denoiser.says(TransferStartedMsg)
+
+
+async def test_a_sender_that_is_gone_cannot_be_read() -> None:
+    """READY with a pool that is not there (any more) is answered with FAILED and the reason."""
+    async with open_service(Role.ENCODER) as encoder, open_service(Role.DENOISER) as denoiser:
+        request = ready_in_place(encoder, await staged(encoder), "count")
+        gone = msgspec.structs.replace(encoder.transfers.address, segment="triptych-gone-1")
+        denoiser.worker.take(msgspec.structs.replace(request, pool=gone))
+        assert "triptych-gone-1" in (await denoiser.says(TransferFailedMsg)).error.message
+
+
+class WatchedTransfers(DiffusionTransferManager):
+    """A manager that notes what it is told of others."""
+
+    def expect(self, key: Hashable, pool: PoolAddress) -> None:
+        self.notes.append(("expect", key))
+        super().expect(key, pool)
+
+    def expected_over(self, key: Hashable) -> None:
+        self.notes.append(("over", key))
+        super().expected_over(key)
+
+    def retire(self, slot_id: int, writer: PoolAddress | None = None) -> None:
+        self.notes.append(("retire", writer and writer.segment))
+        super().retire(slot_id, writer)
+
+    def forget(self, address: PoolAddress) -> None:
+        self.notes.append(("forget", address.segment))
+        super().forget(address)
+
+    @property
+    def notes(self) -> list[tuple[str, object]]:
+        return vars(self).setdefault("_notes", [])
+
+
+async def test_a_write_is_expected_until_it_is_over() -> None:
+    """EXPECT begins and READY or ABORT ends it, or the end of all; a pool that is gone is forgotten."""
+    async with open_service(Role.DENOISER, kind=WatchedTransfers) as denoiser:
+        other = msgspec.structs.replace(denoiser.transfers.address, segment="triptych-other-1")
+        slot = denoiser.transfers.register_prealloc_as_receive(1, 512)[0]
+        keys = [JobKey(name, 1) for name in ("ready", "aborted", "left")]
+        for key in keys:
+            denoiser.worker.take(TransferExpectMsg(key.request_id, 1, other))
+        denoiser.worker.take(ready(slot, EMPTY_MANIFEST, "count", "ready"))
+        denoiser.worker.take(TransferAbortMsg("aborted", 1))
+        denoiser.worker.take(TransferForgetMsg(other))
+        await denoiser.worker.aclose()
+        denoiser.transfers.release(slot.slot_id)
+        assert denoiser.transfers.notes == [
+            *(("expect", key) for key in keys),
+            *(("over", key) for key in keys[:2]),
+            ("forget", "triptych-other-1"),
+            ("over", keys[2]),
+        ]
+
+
+async def test_a_slot_is_retired_until_its_writer_has_let_go() -> None:
+    """The writer that EXPECT named is what an allocated slot with a lost writer waits for."""
+    async with open_service(Role.DENOISER, kind=WatchedTransfers) as denoiser:
+        other = msgspec.structs.replace(denoiser.transfers.address, segment="triptych-other-1")
+        denoiser.worker.take(TransferAllocMsg("r1", 1, 4096))
+        denoiser.worker.take(TransferExpectMsg("r1", 1, other))
+        denoiser.worker.take(TransferAbortMsg("r1", 1, writer_lost=True))
+        assert ("retire", "triptych-other-1") in denoiser.transfers.notes
+        denoiser.retired_bytes = 4096
+
+
+class HeldTransfers(DiffusionTransferManager):
+    """A manager whose engine never finishes a write in time, and lets go when the test says."""
+
+    let_go: Callable[[], None]
+
+    async def push(self, *_args: object, **_options: object) -> float:
+        """Take what the worker passes: slot, data_size, address, target, timeout_s, on_quiet."""
+        *_, timeout_s, self.let_go = _args
+        raise WriteOverdue("nothing moved", timeout_s)
+
+
+async def test_a_push_that_is_overdue_is_answered_twice() -> None:
+    """PUSH_FAILED after `timeout_s`, and again when the engine has let go; until then the staged bytes stay."""
+    async with open_service(Role.ENCODER, kind=HeldTransfers) as encoder:
+        request = push(await staged(encoder), encoder, Slot(0, 0, 8192))
+        encoder.worker.take(msgspec.structs.replace(request, timeout_s=3.0))
+        overdue = await encoder.says(TransferPushFailedMsg)
+        assert (overdue.error.code, overdue.error.details["timeout_s"]) == ("write_overdue", 3.0)
+        encoder.worker.take(TransferReleaseMsg("r1", 1))
+        assert encoder.free_bytes == POOL_BYTES - 8192
+        encoder.transfers.let_go()
+        assert (await encoder.says(TransferPushFailedMsg)).error.code == "transfer_error"
+        await encoder.worker.wait_idle()
+        assert encoder.free_bytes == POOL_BYTES
+
+
+async def test_a_push_that_is_overdue_does_not_hold_up_the_end() -> None:
+    """Closing the worker ends the wait for the engine."""
+    async with open_service(Role.ENCODER, kind=HeldTransfers) as encoder:
+        encoder.worker.take(push(await staged(encoder), encoder, Slot(0, 0, 8192)))
+        await encoder.says(TransferPushFailedMsg)
 
 
 async def test_the_next_input_loads_while_one_computes() -> None:

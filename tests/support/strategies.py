@@ -26,7 +26,7 @@ def _strategy(info: inspect.Type) -> st.SearchStrategy[Any]:  # noqa: C901, PLR0
         case inspect.StrType():
             return _text(info)
         case inspect.BytesType():
-            return st.binary(max_size=16)
+            return st.binary(min_size=info.min_length or 0, max_size=min(info.max_length or 16, 16))
         case inspect.BoolType():
             return st.booleans()
         case inspect.NoneType():

@@ -5,6 +5,8 @@ import weakref
 import pytest
 import torch
 
+from triptych.schemas.transfer import EngineName
+from triptych.transport.tensors.engines.nixl_agent import nixl_installed
 from triptych.transport.tensors.manager import DiffusionTransferManager
 from triptych.transport.tensors.streams import open_transfer_stream
 
@@ -91,3 +93,44 @@ async def test_load_overlaps_compute(manager):
     loaded = await manager.load_tensors_async(staged.slot, staged.manifest, KIND)
     still_computing = not mark.query()
     assert (still_computing, bool((loaded.tensors["x"] == 1).all())) == (True, True)
+
+
+async def test_slot_of_another_pool_is_copied_to_the_device(manager):
+    """A payload of another service on this host comes to the device in one copy, and its slot is quiet then."""
+    sender = DiffusionTransferManager.open(instance_id="accelerator-s", incarnation=os.getpid(), pool_bytes=64 << 20)
+    for value in (1.0, 2.0):
+        staged = await sender.stage_tensors_async({"x": torch.full((1 << 20,), value)})
+        read = await manager.read_in_place_async(staged.slot, staged.manifest, sender.address, KIND)
+        sender.release(staged.slot.slot_id)
+        assert (read.holds_slot, read.tensors["x"].device.type) == (False, KIND)
+        assert bool((read.tensors["x"] == value).all())
+    manager.forget(sender.address)
+    await sender.aclose()
+
+
+@pytest.mark.skipif(not nixl_installed(), reason="needs nixl")
+async def test_pools_in_device_memory():
+    """Between pools in device memory NIXL moves the bytes from device to device, and they arrive unchanged."""
+    ends = [
+        DiffusionTransferManager.open(
+            instance_id=f"direct-{n}",
+            incarnation=os.getpid(),
+            pool_bytes=64 << 20,
+            device=KIND,
+            engine="nixl",
+            pool_device=KIND,
+        )
+        for n in range(2)
+    ]
+    sender, receiver = ends
+    assert [end.address.engines for end in ends] == [(EngineName.NIXL,)] * 2
+    assert all(end.address.nixl.device is not None for end in ends)
+    sent = torch.randn(1000, 1000, device=KIND).T
+    staged = await sender.stage_tensors_async({"x": sent})
+    slot = receiver.allocate_receive(staged.manifest.data_size)
+    receiver.expect("test", sender.address)
+    await sender.push(staged.slot, staged.manifest.data_size, receiver.address, slot)
+    loaded = await receiver.load_tensors_async(slot, staged.manifest, KIND)
+    assert torch.equal(loaded.tensors["x"], sent)
+    for end in ends:
+        await end.aclose()

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triptych.transport.tensors.copies import pack, unpack
+from triptych.transport.tensors.copies import HUGE_BYTES, pack, unpack
 from triptych.transport.tensors.dtypes import dtype_of
 from triptych.transport.tensors.manifests import check_manifest, plan
 
@@ -108,3 +108,13 @@ def test_loaded_tensors_share_nothing():
     loaded["a"].fill_(2)
     loaded["b"][0].fill_(3)
     assert torch.equal(loaded["b"][1], one)
+
+
+@pytest.mark.parametrize("nbytes", [HUGE_BYTES - 512, HUGE_BYTES, HUGE_BYTES + 4 * 511])
+def test_large_tensors_own_their_memory_too(nbytes):
+    """A tensor large enough for huge pages arrives like any other, and may be written to from end to end."""
+    sent = torch.arange(nbytes // 4, dtype=torch.int32)
+    loaded = hop({"x": sent})["x"]
+    assert (torch.equal(loaded, sent), same_kind(loaded, sent)) == (True, True)
+    loaded.fill_(-1)
+    assert not hop({"x": sent})["x"].lt(0).any()

@@ -1,6 +1,5 @@
 import asyncio
 import gc
-import os
 import threading
 import weakref
 from time import perf_counter
@@ -8,39 +7,49 @@ from time import perf_counter
 import pytest
 import torch
 
-from triptych.schemas.errors import ManifestMismatch, PayloadTooLarge, PoolExhausted, TransferError
+from triptych.schemas.errors import ManifestMismatch, PayloadTooLarge, PoolExhausted, TransferError, WriteOverdue
 from triptych.schemas.manifest import TensorEntry, TensorManifest
-from triptych.schemas.transfer import Slot
+from triptych.schemas.transfer import PoolAddress, Slot
 from triptych.transport.tensors.buddy import BuddyStatistics, NotAllocated
-from triptych.transport.tensors.engines.shm import ShmEngine
 from triptych.transport.tensors.manager import DiffusionTransferManager, TransferStatistics
 from triptych.transport.tensors.pool import PoolStatistics
 from triptych.transport.tensors.streams import HostTransferStream
 
-from .conftest import LARGE, HeldStream, descriptors, in_use, maps, open_pool, segment_exists
+from .conftest import (
+    LARGE,
+    HeldStream,
+    descriptors,
+    in_use,
+    maps,
+    open_manager,
+    open_pool,
+    segment_exists,
+    until,
+)
+from .memory_engine import MemoryEngine
 
 MiB = 1 << 20
-
-
-class HeldEngine(ShmEngine):
-    """The real engine, which begins its writes only when the test lets it."""
-
-    def __init__(self):
-        super().__init__()
-        self.gate = asyncio.Event()
-
-    async def write(self, source, address, target):
-        await self.gate.wait()
-        return await super().write(source, address, target)
 
 
 @pytest.fixture
 async def held(stream: HeldStream):
     """Yield a manager whose copies the test holds back through `stream`."""
-    made = DiffusionTransferManager(open_pool(4 * MiB), stream, [ShmEngine()])
+    pool = open_pool(4 * MiB)
+    made = DiffusionTransferManager(pool, stream, None, pool.address)
     yield made
     stream.let_go()
     await made.aclose()
+
+
+@pytest.fixture
+async def pushing(stream: HeldStream):
+    """Yield a manager, the pool it pushes to and the engine, whose writes the test can hold back."""
+    pool, receiver = open_pool(4 * MiB), open_pool(4 * MiB)
+    engine = MemoryEngine(receiver)
+    made = DiffusionTransferManager(pool, stream, engine, pool.address)
+    yield made, receiver, engine
+    await made.aclose()
+    receiver.close()
 
 
 async def turns(count=5):
@@ -53,14 +62,15 @@ def payload(value=1.0, nbytes=MiB):
     return {"x": torch.full((nbytes // 4,), value)}
 
 
-async def test_whole_hop(manager: DiffusionTransferManager):
+async def test_whole_hop(pushing):
     """A payload staged, pushed to another pool and loaded there is what was sent; then both pools are empty again."""
-    receiver = DiffusionTransferManager.open(instance_id="hop", incarnation=os.getpid(), pool_bytes=4 * MiB)
+    sender, pool, _ = pushing
+    receiver = DiffusionTransferManager(pool, HostTransferStream(), None, pool.address)
     sent = {"x": torch.randn(3, 5).T, "many": [None, torch.arange(300_000), torch.tensor(True)]}
-    staged = await manager.stage_tensors_async(sent)
+    staged = await sender.stage_tensors_async(sent)
     slot = receiver.allocate_receive(staged.manifest.data_size)
-    seconds = await manager.push(staged.slot, staged.manifest.data_size, receiver.address, slot)
-    manager.release(staged.slot.slot_id)
+    seconds = await sender.push(staged.slot, staged.manifest.data_size, receiver.address, slot)
+    sender.release(staged.slot.slot_id)
     loaded = await receiver.load_tensors_async(slot, staged.manifest, "cpu")
     receiver.release(slot.slot_id)
     assert torch.equal(loaded.tensors["x"], sent["x"])
@@ -68,9 +78,9 @@ async def test_whole_hop(manager: DiffusionTransferManager):
     assert all(torch.equal(loaded.tensors["many"][n], sent["many"][n]) for n in (1, 2))
     assert min(staged.duration_s, seconds, loaded.duration_s) > 0
     size, nothing = staged.manifest.data_size, (0, 0)
-    empty = [PoolStatistics(BuddyStatistics(n * MiB, n * MiB, n * MiB, 0), 0, 0, 0) for n in (8, 4)]
-    assert manager.statistics() == TransferStatistics(empty[0], (1, size), (1, size), nothing)
-    assert receiver.statistics() == TransferStatistics(empty[1], nothing, nothing, (1, size))
+    empty = PoolStatistics(BuddyStatistics(4 * MiB, 4 * MiB, 4 * MiB, 0), 0, 0, 0)
+    assert sender.statistics() == TransferStatistics(empty, (1, size), (1, size), nothing, nothing)
+    assert receiver.statistics() == TransferStatistics(empty, nothing, nothing, (1, size), nothing)
     await receiver.aclose()
 
 
@@ -172,13 +182,12 @@ async def test_cancelled_load_ends_only_after_the_copy(held, stream: HeldStream)
     assert in_use(held) == 0
 
 
-async def test_slot_released_while_it_is_pushed_is_freed_after_the_push(stream):
+async def test_slot_released_while_it_is_pushed_is_freed_after_the_push(pushing):
     """The sender's slot stays in use while the engine reads it."""
-    engine = HeldEngine()
-    sender = DiffusionTransferManager(open_pool(4 * MiB), stream, [engine])
-    receiver = open_pool(4 * MiB)
+    sender, receiver, engine = pushing
     staged = await sender.stage_tensors_async(payload(9.0))
     target = receiver.allocate(MiB)
+    engine.gate.clear()
     task = asyncio.create_task(sender.push(staged.slot, staged.manifest.data_size, receiver.address, target))
     await turns()
     sender.release(staged.slot.slot_id)
@@ -187,8 +196,32 @@ async def test_slot_released_while_it_is_pushed_is_freed_after_the_push(stream):
     await task
     assert in_use(sender) == 0
     assert (receiver.memory(target.slot_id).view(torch.float32) == 9).all()
-    await sender.aclose()
-    receiver.close()
+
+
+async def test_slot_of_an_overdue_push_is_freed_when_the_engine_lets_go(pushing):
+    """A push past its time fails, and its slot, though released, is not used again while the engine may read it."""
+    sender, receiver, engine = pushing
+    staged = await sender.stage_tensors_async(payload(2.0))
+    engine.gate.clear()
+    with pytest.raises(WriteOverdue, match=r"within 0.01 s"):
+        await sender.push(staged.slot, MiB, receiver.address, receiver.allocate(MiB), timeout_s=0.01)
+    sender.release(staged.slot.slot_id)
+    again = await sender.stage_tensors_async(payload(3.0))
+    assert (again.slot.offset != staged.slot.offset, in_use(sender)) == (True, 2)
+    engine.gate.set()
+    await until(lambda: in_use(sender) == 1)
+    assert sender.statistics().pushed == (0, 0)
+
+
+async def test_expectations_and_losses_reach_the_engine(pushing):
+    """What is expected is told to the engine and taken back, and so is a pool that is gone."""
+    manager, receiver, engine = pushing
+    manager.expect("a", receiver.address)
+    assert engine.expected == {"a": receiver.address}
+    manager.expected_over("a")
+    manager.expected_over("never")
+    manager.forget(receiver.address)
+    assert (engine.expected, engine.forgotten) == ({}, [receiver.address.segment])
 
 
 async def test_retired_slot_never_comes_back(held, stream: HeldStream):
@@ -254,7 +287,7 @@ async def test_impossible_pushes_are_refused(manager: DiffusionTransferManager):
     with pytest.raises(TransferError, match="4097 bytes"):
         await manager.push(mine, 4097, manager.address, target)
     with pytest.raises(TransferError, match="no engine"):
-        await manager.push(mine, 1, type(manager.address)("elsewhere", manager.address.segment, 4096), target)
+        await manager.push(mine, 1, PoolAddress("elsewhere", manager.address.segment, 4096), target)
     with pytest.raises(NotAllocated):
         await manager.push(Slot(50, 0, 4096), 1, manager.address, target)
     manager.forget(manager.address)
@@ -307,14 +340,11 @@ async def test_events_show_the_overlap(stream: HeldStream):
 async def test_closing_leaves_nothing():
     """After closing, with a copy and a waiter still under way, there is no thread, descriptor, mapping or segment."""
     before = threading.enumerate(), descriptors()
-    sender, receiver = (
-        DiffusionTransferManager.open(instance_id=name, incarnation=os.getpid(), pool_bytes=4 * MiB)
-        for name in ("closing-a", "closing-b")
-    )
+    sender, receiver = open_manager(4 * MiB), open_manager(4 * MiB)
     staged = await sender.stage_tensors_async(payload(nbytes=2 * MiB))
-    slot = receiver.allocate_receive(2 * MiB)
-    await sender.push(staged.slot, staged.manifest.data_size, receiver.address, slot)
-    under_way = asyncio.create_task(receiver.load_tensors_async(slot, staged.manifest, "cpu"))
+    read = await receiver.read_in_place_async(staged.slot, staged.manifest, sender.address, "cpu")
+    read.close()
+    under_way = asyncio.create_task(sender.load_tensors_async(staged.slot, staged.manifest, "cpu"))
     waiter = asyncio.create_task(sender.stage_tensors_async(payload(nbytes=4 * MiB)))
     await turns()
     for manager in (sender, receiver, sender):
@@ -329,8 +359,8 @@ async def test_closing_leaves_nothing():
 
 async def test_cancelled_closing_still_closes_everything():
     """A task cancelled while it closes a manager ends as cancelled, with thread and segment gone."""
-    threads, gate, stream = threading.enumerate(), threading.Event(), HostTransferStream()
-    manager = DiffusionTransferManager(open_pool(4096), stream, [ShmEngine()])
+    threads, gate, stream, pool = threading.enumerate(), threading.Event(), HostTransferStream(), open_pool(4096)
+    manager = DiffusionTransferManager(pool, stream, None, pool.address)
     stream.submit(gate.wait, nbytes=LARGE)
     task = asyncio.create_task(manager.aclose())
     await turns()

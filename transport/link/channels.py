@@ -1,13 +1,16 @@
-"""The codecs of the two channels, for each end."""
+"""The codecs of the three channels, for each end."""
 
 from msgspec.msgpack import Decoder
 
 from ...schemas.client import ClientMsg, ClientReplyMsg
-from ...schemas.transfer import BrokerMsg, ServiceMsg
-from .codec import CLIENT_CHANNEL, TRANSFER_CHANNEL, MessageCodec, MessageLimits
+from ...schemas.fetch import HolderMsg, ReaderMsg
+from ...schemas.transfer import MAX_PIECE_BYTES, BrokerMsg, ServiceMsg
+from .codec import CLIENT_CHANNEL, RESULT_CHANNEL, TRANSFER_CHANNEL, MessageCodec, MessageLimits
 
 #: a prompt and a negative prompt at their longest, with room
 MAX_CLIENT_MESSAGE_BYTES = 256 * 2**10
+#: what a reader says is short
+MAX_READER_MESSAGE_BYTES = 4 * 2**10
 #: media of one result
 MAX_ATTACHMENTS = 1024
 
@@ -33,3 +36,14 @@ def client_to_broker(max_result_bytes: int) -> MessageCodec[ClientReplyMsg, Clie
     """Return a client's codec."""
     limits = MessageLimits(max_attachments=MAX_ATTACHMENTS, max_attachment_bytes=max_result_bytes)
     return MessageCodec(CLIENT_CHANNEL, Decoder(ClientReplyMsg), limits)
+
+
+def holder_to_readers() -> MessageCodec[ReaderMsg, HolderMsg]:
+    """Return the codec of a service's data link."""
+    return MessageCodec(RESULT_CHANNEL, Decoder(ReaderMsg), MessageLimits(max_message_bytes=MAX_READER_MESSAGE_BYTES))
+
+
+def reader_to_holder() -> MessageCodec[HolderMsg, ReaderMsg]:
+    """Return the codec of a client on a service's data link."""
+    limits = MessageLimits(max_attachments=1, max_attachment_bytes=MAX_PIECE_BYTES)
+    return MessageCodec(RESULT_CHANNEL, Decoder(HolderMsg), limits)

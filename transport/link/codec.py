@@ -13,9 +13,14 @@ from ...schemas.errors import MalformedMessage
 
 In = TypeVar("In")
 Out = TypeVar("Out", bound=Struct)
+FrameT = TypeVar("FrameT", bytes, memoryview)
 
 TRANSFER_CHANNEL = b"__transfer__"
 CLIENT_CHANNEL = b"__client__"
+RESULT_CHANNEL = b"__result__"
+
+#: bytes that are not changed any more
+Frame = bytes | memoryview
 
 
 class MessageLimits(Struct, frozen=True):
@@ -45,11 +50,11 @@ class MessageCodec(Generic[In, Out]):
         self._decoder = decoder
         self._addressed = msgspec.msgpack.Decoder(_Addressed)
 
-    def encode(self, message: Out, attachments: Sequence[bytes] = ()) -> list[bytes]:
+    def encode(self, message: Out, attachments: Sequence[Frame] = ()) -> list[Frame]:
         """Return the frames of `message`."""
         return [self._channel, self._encoder.encode(message), *attachments]
 
-    def decode(self, frames: Sequence[bytes]) -> tuple[In, tuple[bytes, ...]]:
+    def decode(self, frames: Sequence[FrameT]) -> tuple[In, tuple[FrameT, ...]]:
         """Return the message and its attachments. Raises `MalformedMessage`."""
         self._check(frames)
         try:
@@ -68,12 +73,12 @@ class MessageCodec(Generic[In, Out]):
         except (MalformedMessage, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
-    def _check(self, frames: Sequence[bytes]) -> None:
+    def _check(self, frames: Sequence[Frame]) -> None:
         limits = self._limits
         if len(frames) < 2:
             raise MalformedMessage(f"{len(frames)} frames; there must be a channel and a message")
         if frames[0] != self._channel:
-            raise MalformedMessage(f"the channel is {frames[0][:32]!r}, not {self._channel!r}")
+            raise MalformedMessage(f"the channel is {bytes(frames[0][:32])!r}, not {self._channel!r}")
         if len(frames[1]) > limits.max_message_bytes:
             raise MalformedMessage(f"{len(frames[1])} bytes; at most {limits.max_message_bytes} are taken")
         if len(frames) - 2 > limits.max_attachments:

@@ -8,8 +8,8 @@ import zmq
 import zmq.asyncio
 
 from ...schemas.errors import ConfigError, PeerUnreachable
-from .codec import In, MessageCodec, Out
-from .sockets import configure, connect, send_nowait
+from .codec import Frame, In, MessageCodec, Out
+from .sockets import LINGER_MS, configure, connect, send_nowait
 
 
 class DealerLink(Generic[In, Out]):
@@ -31,14 +31,19 @@ class DealerLink(Generic[In, Out]):
         """Wait for a message; return it and its attachments. After `MalformedMessage` the next can be received."""
         return self.codec.decode(await self._socket.recv_multipart())
 
-    def send_nowait(self, message: Out, attachments: Sequence[bytes] = ()) -> None:
+    async def receive_views(self) -> tuple[In, tuple[memoryview, ...]]:
+        """Do what `receive` does, but leave attachments where they came: for many large ones in a row."""
+        frames = await self._socket.recv_multipart(copy=False)
+        return self.codec.decode([frame.buffer for frame in frames])
+
+    def send_nowait(self, message: Out, attachments: Sequence[Frame] = ()) -> None:
         """Queue `message` for the broker, connected or not. Raises `PeerUnreachable` where the queue is full."""
         try:
             send_nowait(self._socket, self.codec.encode(message, attachments))
         except zmq.ZMQError as error:
             raise PeerUnreachable(str(error.strerror)) from error
 
-    async def aclose(self) -> None:
-        """Close the socket; what is queued may still go out for `LINGER_MS`."""
-        self._socket.close()
+    async def aclose(self, linger_ms: int = LINGER_MS) -> None:
+        """Close the socket; what is queued may still go out for `linger_ms`."""
+        self._socket.close(linger_ms)
         await asyncio.to_thread(self._context.term)

@@ -9,8 +9,8 @@ import zmq.asyncio
 from msgspec import Struct
 
 from ...schemas.errors import ConfigError, PeerUnreachable
-from .codec import In, MessageCodec, Out
-from .sockets import bind, configure, send_nowait
+from .codec import Frame, In, MessageCodec, Out
+from .sockets import HIGH_WATER_MARK, bind, configure, send_nowait
 
 #: messages taken off the socket for one wake-up of the loop
 MAX_BATCH = 64
@@ -27,16 +27,18 @@ class RouterLink(Generic[In, Out]):
     """A ROUTER that many peers connect to, each known by its routing id.
 
     A peer that connects under the routing id of another takes it over, which is how it comes back after a network
-    failure. Sending never waits.
+    failure. Sending never waits; at most `max_queued` messages wait for one peer.
     """
 
-    def __init__(self, codec: MessageCodec[In, Out], endpoint: str, max_frame_bytes: int) -> None:
+    def __init__(
+        self, codec: MessageCodec[In, Out], endpoint: str, max_frame_bytes: int, max_queued: int = HIGH_WATER_MARK
+    ) -> None:
         self.codec = codec
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        configure(self._socket, max_frame_bytes)
+        configure(self._socket, max_frame_bytes, max_queued)
         try:
             self.endpoint = bind(self._socket, endpoint)
         except ConfigError:
@@ -53,8 +55,11 @@ class RouterLink(Generic[In, Out]):
                 break
         return envelopes
 
-    def send_nowait(self, peer: bytes, message: Out, attachments: Sequence[bytes] = ()) -> None:
-        """Queue `message` for `peer`. Raises `PeerUnreachable` where it is gone, or so slow that its queue is full."""
+    def send_nowait(self, peer: bytes, message: Out, attachments: Sequence[Frame] = ()) -> None:
+        """Queue `message` for `peer`. Raises `PeerUnreachable` where it is gone, or so slow that its queue is full.
+
+        Large attachments are not copied: their memory stays in use until they are sent.
+        """
         frames = [peer, *self.codec.encode(message, attachments)]
         try:
             send_nowait(self._socket, frames)

@@ -7,6 +7,7 @@ import zmq
 import zmq.asyncio
 
 from ...schemas.errors import ConfigError
+from .codec import Frame
 
 #: messages that wait for one peer; a peer that lets more pile up is lost
 HIGH_WATER_MARK = 10_000
@@ -20,11 +21,11 @@ LINGER_MS = 500
 ALLOWED_ENDPOINT = "one such as tcp://127.0.0.1:7701 or ipc:///run/triptych/admin"
 
 
-def configure(socket: zmq.asyncio.Socket, max_frame_bytes: int) -> None:
+def configure(socket: zmq.asyncio.Socket, max_frame_bytes: int, max_queued: int = HIGH_WATER_MARK) -> None:
     """Set what every link needs. A frame above `max_frame_bytes` closes the connection it came on."""
     socket.setsockopt(zmq.LINGER, LINGER_MS)
-    socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
-    socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
+    socket.setsockopt(zmq.SNDHWM, max_queued)
+    socket.setsockopt(zmq.RCVHWM, max_queued)
     socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
     socket.setsockopt(zmq.HEARTBEAT_IVL, ZMTP_HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, ZMTP_TIMEOUT_MS)
@@ -60,8 +61,11 @@ def connect(socket: zmq.asyncio.Socket, endpoint: str) -> None:
         raise ConfigError("endpoint", endpoint, f"{ALLOWED_ENDPOINT} ({error.strerror})") from error
 
 
-def send_nowait(socket: zmq.asyncio.Socket, frames: Sequence[bytes]) -> None:
-    """Hand `frames` to ZeroMQ now, or raise `zmq.ZMQError`. With NOBLOCK the future comes back done."""
-    future = socket.send_multipart(frames, zmq.NOBLOCK)
+def send_nowait(socket: zmq.asyncio.Socket, frames: Sequence[Frame]) -> None:
+    """Hand `frames` to ZeroMQ now, or raise `zmq.ZMQError`. With NOBLOCK the future comes back done.
+
+    Frames of 64 KiB and more (pyzmq's `copy_threshold`) are sent from where they lie.
+    """
+    future = socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
     if isinstance(future, asyncio.Future):
         future.result()

@@ -77,10 +77,11 @@ class BuddyAllocator:
         if not candidates:
             raise PoolExhausted(nbytes, self._free_bytes)
         found = order + (candidates & -candidates).bit_length() - 1
-        offset = self._take_any(found)
-        while found > order:
-            found -= 1
-            self._put(offset + (self.min_block << found), found)
+        offset = next(reversed(self._free[found]))
+        self._take(offset, found)
+        for smaller in range(order, found):
+            self._free[smaller][offset + (self.min_block << smaller)] = None
+        self._orders_free |= (1 << found) - (1 << order)
         self._used[offset] = order
         self._free_bytes -= self.min_block << order
         return Block(offset, self.min_block << order)
@@ -90,10 +91,14 @@ class BuddyAllocator:
         order = self._used.pop(offset, None)
         if order is None:
             raise NotAllocated(f"no block at offset {offset} is in use")
-        self._free_bytes += self.min_block << order
-        while order < len(self._free) - 1 and (buddy := offset ^ (self.min_block << order)) in self._free[order]:
-            self._take(buddy, order)
-            offset = min(offset, buddy)
+        size = self.min_block << order
+        self._free_bytes += size
+        for free in self._free[order:-1]:
+            if offset ^ size not in free:
+                break
+            self._take(offset ^ size, order)
+            offset &= ~size
+            size *= 2
             order += 1
         self._put(offset, order)
 
@@ -130,11 +135,6 @@ class BuddyAllocator:
         del self._free[order][offset]
         if not self._free[order]:
             self._orders_free &= ~(1 << order)
-
-    def _take_any(self, order: int) -> int:
-        offset = next(reversed(self._free[order]))
-        self._take(offset, order)
-        return offset
 
 
 def _expect(truth: bool, otherwise: str) -> None:

@@ -47,21 +47,22 @@ class StreamEvent(Generic[T]):
 
     async def wait(self) -> T:
         """Wait for the event; return what its job returned, or raise what it raised."""
-        await self.wait_passed()
-        if self._error is not None:
-            raise self._error
-        return self._value
+        if not self._passed:
+            await self.wait_passed()
+        return self._outcome()
 
     def __await__(self) -> Generator[object, None, T]:
         return self.wait().__await__()
 
     async def settle(self) -> T:
         """Wait like `wait`, but raise a cancellation only after the event passed: by then nothing touches memory."""
-        try:
-            return await self.wait()
-        except CancelledError:
-            await self.wait_quiet()
-            raise
+        if not self._passed:
+            try:
+                await self.wait_passed()
+            except CancelledError:
+                await self.wait_quiet()
+                raise
+        return self._outcome()
 
     async def wait_quiet(self) -> None:
         """Wait for the event and let no cancellation cut that short."""
@@ -92,6 +93,11 @@ class StreamEvent(Generic[T]):
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters.clear()
+
+    def _outcome(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._value
 
     def wake_from_thread(self) -> None:
         """Have the loop wake those who await the event."""

@@ -34,19 +34,33 @@ class TransferTensorBuffer:
     """
 
     def __init__(
-        self, capacity: int, *, instance_id: str, incarnation: int, device: str = "cpu", min_block: int = MIN_BLOCK
+        self,
+        capacity: int,
+        *,
+        instance_id: str,
+        incarnation: int,
+        device: str = "cpu",
+        pool_device: str = "cpu",
+        min_block: int = MIN_BLOCK,
     ) -> None:
         rounded = max(min_block, 1 << (capacity - 1).bit_length())
         self._buddies = BuddyAllocator(rounded, min_block)
+        on_host = torch.device(pool_device).type == "cpu"
         with ExitStack() as on_error:
-            self._segment = create(segment_name(instance_id, incarnation), rounded)
+            # a pool in device memory has a segment too, a small one: its lock tells that the owner lives
+            self._segment = create(segment_name(instance_id, incarnation), rounded if on_host else min_block)
             on_error.callback(self._segment.close)
-            self._memory: Tensor | None = torch.frombuffer(self._segment.mapping, dtype=torch.uint8)
-            self._unlock = page_lock(self._memory, device)
+            self._memory: Tensor | None
+            if on_host:
+                self._memory = torch.frombuffer(self._segment.mapping, dtype=torch.uint8)
+                self._unlock = page_lock(self._memory, device)
+            else:
+                self._memory = torch.empty(rounded, dtype=torch.uint8, device=pool_device)
+                self._unlock = _nothing
             on_error.pop_all()
         self.address = PoolAddress(host_id(), self._segment.name, rounded)
         self._slots: dict[int, Slot] = {}
-        #: slots that are in nobody's hands and never given out again
+        #: slots that are in nobody's hands and not given out again before they are restored
         self._retired: dict[int, Slot] = {}
         #: each waiter with the bytes it waits for, the first to be served first
         self._waiters: dict[Future[Slot], int] = {}
@@ -93,9 +107,22 @@ class TransferTensorBuffer:
         self._serve()
 
     def retire(self, slot_id: int) -> None:
-        """Keep a slot out of use from now on: a writer that was lost may still write there. Raise NotAllocated."""
+        """Keep a slot out of use until it is restored: a lost writer may still write there. Raise NotAllocated."""
         self._retired[slot_id] = self.slot(slot_id)
         del self._slots[slot_id]
+
+    def restore(self, slot_id: int) -> None:
+        """Take a retired slot's memory back, since nobody writes there any more; raise NotAllocated."""
+        slot = self._retired.pop(slot_id, None)
+        if slot is None:
+            raise NotAllocated(f"no slot {slot_id} is retired")
+        self._buddies.free(slot.offset)
+        self._serve()
+
+    @property
+    def all_memory(self) -> Tensor:
+        """Return all bytes; raise TransferError once the pool is closed."""
+        return self._bytes()
 
     def statistics(self) -> PoolStatistics:
         """Return the state as it is now."""
@@ -149,3 +176,7 @@ class TransferTensorBuffer:
         if self._memory is None:
             raise TransferError("the pool is closed")
         return self._memory
+
+
+def _nothing() -> None:
+    """Undo nothing."""

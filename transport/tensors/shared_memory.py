@@ -17,6 +17,8 @@ from pathlib import Path
 from ...schemas.errors import ConfigError, TransferError, shortened
 
 DIRECTORY = "/dev/shm"  # noqa: S108  # this is where Linux keeps POSIX shared memory
+#: of Linux, which Python's mmap does not name: a private mapping takes no room until it is written to
+MAP_NORESERVE = 0x4000
 NAME = re.compile(r"triptych-[A-Za-z0-9._:@-]{1,128}-[0-9a-f]{1,16}\Z")
 
 
@@ -47,14 +49,27 @@ class Segment:
         self.size = size
         self._fd = fd
         self._owned = owned
-        self._mapping: mmap.mmap | None = mmap.mmap(fd, size)
+        self._closed = False
+        #: the owner's is made at once with all its page tables, so that no write waits for one
+        self._mapping = mmap.mmap(fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE) if owned else None
 
     @property
     def mapping(self) -> mmap.mmap:
-        """Return all bytes. Never close this, but drop it, as `torch.frombuffer` does with its last tensor."""
+        """Return all bytes, shared. Never close this, but drop it, as `torch.frombuffer` does with its last tensor."""
+        self._expect_open()
         if self._mapping is None:
-            raise TransferError(f"the segment {self.name} is closed")
+            self._mapping = mmap.mmap(self._fd, self.size)
         return self._mapping
+
+    def map_private(self, offset: int, nbytes: int) -> tuple[mmap.mmap, int]:
+        """Map `nbytes` from `offset` on by themselves, and return with the mapping where in it they begin.
+
+        What is written into the mapping nobody else sees.
+        """
+        self._expect_open()
+        skipped = offset % mmap.ALLOCATIONGRANULARITY
+        flags, protection = mmap.MAP_PRIVATE | MAP_NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+        return mmap.mmap(self._fd, skipped + nbytes, flags, protection, offset=offset - skipped), skipped
 
     def owner_lives(self) -> bool:
         """Return whether the segment still has its name and its owner."""
@@ -70,13 +85,18 @@ class Segment:
 
     def close(self) -> None:
         """Let the segment go; the owner's closing ends it for those who are not attached yet."""
-        if self._mapping is None:
+        if self._closed:
             return
+        self._closed = True
         self._mapping = None
         if self._owned:
             with _directory() as directory, suppress(FileNotFoundError):
                 os.unlink(self.name, dir_fd=directory)
         os.close(self._fd)
+
+    def _expect_open(self) -> None:
+        if self._closed:
+            raise TransferError(f"the segment {self.name} is closed")
 
 
 def create(name: str, size: int) -> Segment:
