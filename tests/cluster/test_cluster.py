@@ -180,15 +180,17 @@ async def test_services_find_a_broker_that_comes_back() -> None:
     params = SamplingParams("a fox", seed=1, num_inference_steps=2)
     async with running(settings(1, 1, 1)) as run, asyncio.TaskGroup() as tasks:
         endpoints = run.cluster.endpoints
-        lost = asyncio.create_task(run.client.generate("a fox", num_inference_steps=1000))
-        os.kill(run.cluster.pids()["broker"], signal.SIGKILL)
-        assert (await run.cluster.wait_death()).name == "broker"
-        again = structs.replace(
-            BROKER, service_endpoint=endpoints.service_endpoint, client_endpoint=endpoints.client_endpoint
-        )
-        broker = await Child.start("broker", broker_argv(again), lambda *line: run.lines.append(": ".join(line)), tasks)
-        await broker.wait_ready()
-        with pytest.raises(RequestLost):
-            await lost
+        async with aclosing(run.client.stream("a fox", num_inference_steps=1000)) as events:
+            assert isinstance(await anext(events), Queued)
+            os.kill(run.cluster.pids()["broker"], signal.SIGKILL)
+            assert (await run.cluster.wait_death()).name == "broker"
+            again = structs.replace(
+                BROKER, service_endpoint=endpoints.service_endpoint, client_endpoint=endpoints.client_endpoint
+            )
+            argv = broker_argv(again)
+            broker = await Child.start("broker", argv, lambda *line: run.lines.append(": ".join(line)), tasks)
+            await broker.wait_ready()
+            with pytest.raises(RequestLost):
+                [event async for event in events]
         assert tuple(image.data for image in (await run.draw(params)).images) == twin(params)
         await broker.stop(5.0)

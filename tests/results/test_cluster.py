@@ -23,8 +23,8 @@ pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).parents[2]
 #: as if no service could be reached
 BROKER_ALONE = FetchSettings(direct=Pace(2**20, 1, first_s=0.0, next_s=0.0))
-#: gives a silent service up soon
-IMPATIENT = FetchSettings(direct=Pace(2**20, 8, first_s=1.0, next_s=0.5))
+#: asks for so little at a time that a video takes seconds, and gives a silent service up soon
+IMPATIENT = FetchSettings(direct=Pace(2**12, 1, first_s=1.0, next_s=0.5))
 
 
 def every_result_is_large() -> ClusterSettings:
