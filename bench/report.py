@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Literal
 
 import torch
@@ -68,6 +69,27 @@ def machine() -> dict[str, str | int]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),
     }
+
+
+class Disturbance:
+    """How busy everything but this process and its children kept the machine, from the making of this on."""
+
+    def __init__(self) -> None:
+        self._busy = _busy_s()
+        self._own = sum(os.times()[:4])
+        self._begun = monotonic()
+
+    def cores(self) -> float:
+        """Return how many cores' time others took."""
+        others = _busy_s() - self._busy - (sum(os.times()[:4]) - self._own)
+        return max(0.0, others / (monotonic() - self._begun))
+
+
+def _busy_s() -> float:
+    user, nice, system, _idle, _wait, irq, soft_irq = map(
+        int, Path("/proc/stat").read_text(encoding="ascii").split()[1:8]
+    )
+    return (user + nice + system + irq + soft_irq) / os.sysconf("SC_CLK_TCK")
 
 
 def commit() -> str:

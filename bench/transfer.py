@@ -44,7 +44,7 @@ from .hop_peer import (
 from .idle import idle_cpu
 from .overlap import Brought, overlap
 from .pipe import Pipe
-from .report import Metric, write_report
+from .report import Disturbance, Metric, write_report
 
 POOL_BYTES = 256 << 20
 #: of image latents, text embeddings, video latents and a decoded video
@@ -293,7 +293,10 @@ def main() -> None:
     """Measure, print, write."""
     torch.set_num_threads(1)
     print("transfers, in plain copies of the same bytes unless said otherwise; takes two minutes …", flush=True)
-    write_report("transfer", asyncio.run(measure()))
+    disturbance = Disturbance()
+    metrics = asyncio.run(measure())
+    note = f"others kept {disturbance.cores():.2f} cores busy meanwhile; what is above 0.1 distorts the numbers"
+    write_report("transfer", metrics, [note])
 
 
 if __name__ == "__main__":
