@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .objects import COLOUR_NAMES, OBJECTS, Scene, Thing
 
-WORK: Final = Path(__file__).parent / "work"
+WORK: Final = Path(__file__).parent / "data"
 PICTURES: Final = WORK / "pictures.u8"
 SCENES: Final = WORK / "scenes.i8"
 LATENTS: Final = WORK / "latents.f16"
