@@ -9,7 +9,7 @@ from .endings import end_early
 from .events import TimePassed
 from .hops import alloc_late, rested
 from .questions import overdue_question
-from .records import Instance, Request
+from .records import Instance, Question, Request
 from .registry import lose
 from .results import expire_relays
 from .stages import WAITING_FOR
@@ -35,11 +35,15 @@ def _lease_out(t: Tables, instance: Instance) -> None:
         lose(t, instance, "lost", f"nothing was heard of it for {t.settings.lease_s:g} s")
 
 
-def _answer_out(t: Tables, instance: Instance) -> None:
-    """Count an instance as lost that keeps an answer back: what it holds would be held for ever."""
-    question = overdue_question(t, instance)
-    if question is not None:
-        lose(t, instance, "lost", f"it did not answer {question} in time")
+def _answer_out(question: Question) -> Callable[[Tables, Instance], None]:
+    """Return what counts an instance as lost that keeps an answer back: what it holds would be held for ever."""
+
+    def lose_the_silent(t: Tables, instance: Instance) -> None:
+        overdue = overdue_question(t, instance, question)
+        if overdue is not None:
+            lose(t, instance, "lost", f"it did not answer {overdue} in time")
+
+    return lose_the_silent
 
 
 def _time_out(t: Tables, request: Request) -> None:
@@ -53,7 +57,8 @@ def _try_again(t: Tables, request: Request) -> None:
 
 _OF_INSTANCES: Mapping[Alarm, Callable[[Tables, Instance], None]] = {
     Alarm.LEASE: _lease_out,
-    Alarm.ANSWER: _answer_out,
+    Alarm.PUSH: _answer_out(Question.PUSH),
+    Alarm.ABORT: _answer_out(Question.ABORT),
     Alarm.REST: rested,
 }
 

@@ -10,8 +10,10 @@ class Alarm(IntEnum):
 
     #: an instance (by peer) has been silent for too long
     LEASE = auto()
-    #: an instance (by peer) should have answered a question
-    ANSWER = auto()
+    #: an instance (by peer) should have answered PUSH
+    PUSH = auto()
+    #: an instance (by peer) should have answered ABORT
+    ABORT = auto()
     #: an instance (by peer) that had no room may be asked again
     REST = auto()
     #: a request (by id) has had its time

@@ -7,6 +7,7 @@ from ...schemas.roles import Role
 from ...schemas.states import TERMINAL_STATES
 from ...schemas.transfer import EngineName
 from .deadlines import Alarm
+from .questions import ALARM_OF
 from .records import Instance, Lease, Phase, Request, Staged
 from .stages import STAGES, WAITING_FOR
 from .tables import Pool, Tables
@@ -56,8 +57,9 @@ def _check_instance(t: Tables, instance: Instance) -> None:
     _require(instance.free_leases >= 0, "no more leases than capacity", instance)
     free = instance.free_leases > 0 and not instance.resting and not instance.draining
     _require((instance in pool.free) == free, "the policy knows it if, and only if, it is free", instance)
-    alarmed = not instance.questions or t.deadlines.armed(Alarm.ANSWER, instance.peer)
-    _require(alarmed, "what it must answer has a deadline", instance)
+    for question, asked in instance.questions.items():
+        alarmed = not asked or t.deadlines.armed(ALARM_OF[question], instance.peer)
+        _require(alarmed, "what it must answer has a deadline", instance)
     _check_slots(instance)
     for key, lease in instance.leases.items():
         _require(lease.key == key and lease.instance is instance, "its leases are its own", instance)

@@ -146,7 +146,7 @@ class Instance:
     #: writes of its engine that it must still answer for
     pushes: dict[LeaseKey, Push] = field(default_factory=dict[LeaseKey, Push])
     #: what it was asked and has not answered, with the time by which it must
-    questions: dict[tuple[Question, LeaseKey], float] = field(default_factory=dict[tuple[Question, LeaseKey], float])
+    questions: dict[Question, dict[LeaseKey, float]] = field(default_factory=lambda: {kind: {} for kind in Question})
     #: those that were told of its pool, by peer
     known_to: "dict[bytes, Instance]" = field(default_factory=dict[bytes, "Instance"])
     #: those whose pools it was told of, by peer

@@ -76,7 +76,8 @@ def lose(t: Tables, instance: Instance, change: str, reason: str) -> None:
     t.pools[instance.role].remove(instance)
     t.deadlines.disarm(Alarm.LEASE, instance.peer)
     t.deadlines.disarm(Alarm.REST, instance.peer)
-    t.deadlines.disarm(Alarm.ANSWER, instance.peer)
+    t.deadlines.disarm(Alarm.PUSH, instance.peer)
+    t.deadlines.disarm(Alarm.ABORT, instance.peer)
     t.out.append(ReportInstance(instance.instance_id, instance.role, change, reason))
     why = f"{instance} is lost: {reason}"
     lose_relays(t, instance, why)

@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
+from triptych.broker.machine.commands import ReportInstance
 from triptych.schemas.client import ErrorMsg
 from triptych.schemas.errors import PoolExhausted, TransferError, WriteOverdue
 from triptych.schemas.manifest import TensorEntry, TensorManifest
+from triptych.schemas.roles import Role
 from triptych.schemas.states import RequestState as S
 from triptych.schemas.transfer import (
     MediaInfo,
@@ -379,6 +381,19 @@ def test_a_push_that_outlives_its_request_is_still_answered_for() -> None:
     bench.after(2.0)
     assert bench.instance("d1") == {"quarantined": 1, "taken": 1}
     assert ("d1", "abort") in names(bench.after(2.0))
+
+
+def test_a_question_with_more_time_does_not_prolong_another() -> None:
+    """An encoder asked to ABORT one request and to PUSH another is lost at the first of the two deadlines."""
+    bench = Bench(push_timeout_s=4.0, abort_timeout_s=30.0, request_timeout_s=3.0)
+    bench.register("e1", capacity=2)
+    bench.submit("r1")
+    bench.after(3.0)
+    bench.submit("r2")
+    bench.staged("e1", "r2")
+    bench.register("d1")
+    lost = ReportInstance("e1", Role.ENCODER, "lost", "it did not answer PUSH of r2 in time")
+    assert lost in bench.after(4.0, "e1")
 
 
 def test_an_instance_that_does_not_answer_abort_is_lost() -> None:
