@@ -26,7 +26,7 @@ from .sampling import SamplingLimits, SamplingParams
 from .timing import StageTiming
 
 #: raised whenever an older peer could misunderstand a message
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
 InstanceId = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:@-]+\Z")]
@@ -270,7 +270,10 @@ class TransferReleasedMsg(Struct, frozen=True, omit_defaults=True, tag_field="ms
 
 
 class TransferDrainMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_drain"):
-    """The service wants no new work; it finishes what it has, keeps staged outputs until released, and leaves."""
+    """The service wants no new work; it finishes what it has, keeps staged outputs until released, and leaves.
+
+    Answered by DRAINED when nothing that was sent to it, or lies in its pool, is needed any more.
+    """
 
 
 class TransferLeaveMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_leave"):
@@ -339,6 +342,10 @@ class TransferRegisterAgainMsg(
     """
 
     exceed: Incarnation = 0
+
+
+class TransferDrainedMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_drained"):
+    """The answer to DRAIN: nothing more will be sent to the service or fetched from its pool, so it may leave."""
 
 
 class TransferErrorMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_error"):
@@ -447,6 +454,7 @@ BrokerMsg = (
     TransferRegisterAckMsg
     | TransferRegisterRefusedMsg
     | TransferRegisterAgainMsg
+    | TransferDrainedMsg
     | TransferErrorMsg
     | TransferHeartbeatAckMsg
     | TransferWorkMsg

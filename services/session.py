@@ -11,6 +11,7 @@ from ..schemas.errors import MalformedMessage, PeerUnreachable, TriptychError, e
 from ..schemas.transfer import (
     BrokerMsg,
     ServiceMsg,
+    TransferDrainedMsg,
     TransferDrainMsg,
     TransferErrorMsg,
     TransferHeartbeatMsg,
@@ -77,6 +78,8 @@ class Session:
         self._ack: asyncio.Future[TransferRegisterAckMsg] = asyncio.get_running_loop().create_future()
         #: fails with what the registration was refused with
         self._forgotten: asyncio.Future[Forgotten] = asyncio.get_running_loop().create_future()
+        #: the broker has nothing more for this incarnation, and needs nothing of it
+        self._dismissed = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> Forgotten | None:
         """See `run_session`."""
@@ -110,6 +113,8 @@ class Session:
             self._send(TransferLeaveMsg(f"stopped with work unfinished after {drain_s:g} s"))
 
     async def _wait_drained(self, worker: Worker) -> None:
+        """Wait until the broker says so, who knows what is on its way here; then for what it knows nothing of."""
+        await self._dismissed.wait()
         await worker.wait_idle()
         if self._parts.results is not None:
             await self._parts.results.wait_empty()
@@ -131,6 +136,8 @@ class Session:
                 self._forget(error_from(message.error))
             case TransferRegisterAgainMsg():
                 self._forget(Forgotten(message.exceed))
+            case TransferDrainedMsg():
+                self._dismissed.set()
             case TransferErrorMsg() if not self._ack.done():
                 self._forget(error_from(message.error))  # nothing but REGISTER has been said
             case TransferErrorMsg():

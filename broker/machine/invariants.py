@@ -60,6 +60,8 @@ def _check_instance(t: Tables, instance: Instance) -> None:
     for question, asked in instance.questions.items():
         alarmed = not asked or t.deadlines.armed(ALARM_OF[question], instance.peer)
         _require(alarmed, "what it must answer has a deadline", instance)
+    held = bool(instance.leases or instance.staged or instance.pushes)
+    _require(instance.dismissed == (instance.draining and not held), "it is dismissed once it is drained", instance)
     _check_slots(instance)
     for key, lease in instance.leases.items():
         _require(lease.key == key and lease.instance is instance, "its leases are its own", instance)

@@ -36,6 +36,7 @@ def end_lease(t: Tables, lease: Lease, *, retire_slot: bool = False) -> None:
         parked = pool.waiting.first_parked()
         if parked is not None:
             unpark(t, parked, instance)
+    t.eased.append(instance)
     tie_up(t, request)
 
 
@@ -82,6 +83,7 @@ def close_push(t: Tables, push: Push) -> None:
     del push.sender.pushes[push.lease.key]
     note_answer(push.sender, Question.PUSH, push.lease.key)
     push.lease.push = None
+    t.eased.append(push.sender)
     tie_up(t, push.lease.request)
 
 
@@ -129,3 +131,4 @@ def _drop_staged(t: Tables, staged: Staged) -> None:
     del sender.staged[staged.key]
     if sender.alive:
         t.tell_service(sender.peer, TransferReleaseMsg(*staged.key))
+    t.eased.append(sender)

@@ -157,6 +157,8 @@ class Instance:
     resting: bool = False
     #: wants no more work
     draining: bool = False
+    #: was told that nothing of it is needed any more
+    dismissed: bool = False
     #: counts all leases granted, when its last one was
     last_granted: int = 0
 

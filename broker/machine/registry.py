@@ -59,11 +59,12 @@ def _replace(t: Tables, known: Instance, incarnation: int) -> None:
 
 
 def drain(t: Tables, instance: Instance) -> None:
-    """Give `instance` no more work; what it has goes on."""
+    """Give `instance` no more work; what it has goes on, and it is dismissed when that is over."""
     if not instance.draining:
         instance.draining = True
         t.pools[instance.role].free.refresh(instance)
         t.out.append(ReportInstance(instance.instance_id, instance.role, "draining"))
+        t.eased.append(instance)
 
 
 def lose(t: Tables, instance: Instance, change: str, reason: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from .alarms import time_passed
 from .clients import client_spoke
 from .commands import Command
+from .dismissals import dismiss_the_quiet
 from .dispatch import dispatch
 from .events import ClientSpoke, ClientVanished, Event, ServiceSpoke, ServiceVanished, TimePassed
 from .invariants import check_tables
@@ -31,6 +32,7 @@ class DiffusionServer:
         t.now = max(t.now, now)
         _HANDLERS[type(event)](t, event)
         dispatch(t)
+        dismiss_the_quiet(t)
         commands, t.out, t.attachments = t.out, [], ()
         return commands
 

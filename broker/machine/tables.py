@@ -120,6 +120,8 @@ class Tables:
     grants: int = 0
     #: never goes back
     now: float = float("-inf")
+    #: instances that have less to do since the present turn began
+    eased: list[Instance] = field(default_factory=list[Instance])
     #: the commands of the present turn
     out: list[Command] = field(default_factory=list[Command])
     #: the bytes that came with the present message

@@ -25,6 +25,7 @@ from triptych.schemas.transfer import (
     TransferAllocMsg,
     TransferAllocRefusedMsg,
     TransferDoneMsg,
+    TransferDrainedMsg,
     TransferDrainMsg,
     TransferExpectMsg,
     TransferFailedMsg,
@@ -306,6 +307,11 @@ class Service:
             self.writes[key].released = True
         else:
             self.drop_staged(key)
+
+    def on_drained(self, _msg: TransferDrainedMsg) -> None:
+        held = (self.jobs, self.staged, self.writes, self.expected)
+        assert self.draining, "dismissed without asking"
+        assert not any(held), f"dismissed with {held}"
 
     def on_abort(self, msg: TransferAbortMsg) -> None:
         key = (msg.request_id, msg.attempt)

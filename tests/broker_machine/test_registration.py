@@ -11,7 +11,9 @@ from triptych.schemas.transfer import (
     EngineName,
     PoolAddress,
     Slot,
+    TransferDrainedMsg,
     TransferDrainMsg,
+    TransferFailedMsg,
     TransferHeartbeatAckMsg,
     TransferHeartbeatMsg,
     TransferLeaveMsg,
@@ -20,7 +22,7 @@ from triptych.schemas.transfer import (
     TransferRegisterRefusedMsg,
 )
 
-from .kit import POOL_BYTES, Bench, names, peer_of, pool_of, registration, told
+from .kit import BROKEN, POOL_BYTES, Bench, names, peer_of, pool_of, registration, told
 
 ACK = TransferRegisterAckMsg(PROTOCOL_VERSION, 1.0, 5.0)
 
@@ -222,6 +224,25 @@ def test_a_draining_instance_finishes_what_it_has() -> None:
     bench.submit("r2")
     assert names(bench.staged("e1", "r1")) == [("client", "stage_finished"), ("d1", "expect"), ("e1", "push")]
     assert bench.states() == {"DENOISING_WAITING": 1, "ENCODER_WAITING": 1}
+
+
+def test_a_draining_instance_is_dismissed_when_nothing_of_it_is_needed() -> None:
+    """It may leave once its lease is over, its output released and its push answered: at once where it has nothing."""
+    bench = Bench("e1", "e2", "d1")
+    bench.submit("r1")
+    assert ("e2", TransferDrainedMsg()) in told(bench.say("e2", TransferDrainMsg()))
+    bench.say("e1", TransferDrainMsg())
+    commands = [*bench.staged("e1", "r1"), *bench.pushed("e1", "r1")]
+    assert ("e1", TransferDrainedMsg()) not in told(commands)
+    assert told(bench.staged("d1", "r1"))[-1] == ("e1", TransferDrainedMsg())
+
+
+def test_an_instance_that_drains_while_its_work_is_on_its_way_is_not_dismissed() -> None:
+    """The work counts from the moment it is sent."""
+    bench = Bench("e1")
+    bench.submit("r1")
+    assert told(bench.say("e1", TransferDrainMsg())) == []
+    assert ("e1", TransferDrainedMsg()) in told(bench.say("e1", TransferFailedMsg("r1", 1, BROKEN)))
 
 
 def test_losing_a_stranger_is_nothing() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.results.kit import LARGE, claim_of, open_holder, ticket_for
 from tests.services.test_session import open_scene
-from triptych.schemas.transfer import TransferDrainMsg, TransferLeaveMsg
+from triptych.schemas.transfer import TransferDrainedMsg, TransferDrainMsg, TransferLeaveMsg
 
 
 @pytest.mark.parametrize("fetched", [True, False])
@@ -16,6 +16,7 @@ async def test_a_service_leaves_when_its_results_are_fetched_or_it_has_waited_lo
         ticket = await ticket_for(holder, LARGE)
         scene.stop.set()
         await scene.hear(TransferDrainMsg)
+        scene.tell(TransferDrainedMsg())
         if fetched:
             assert not session.done()
             holder.end(claim_of(ticket))

@@ -15,6 +15,7 @@ from triptych.schemas.sampling import SamplingParams
 from triptych.schemas.transfer import (
     BrokerMsg,
     ServiceMsg,
+    TransferDrainedMsg,
     TransferDrainMsg,
     TransferErrorMsg,
     TransferHeartbeatMsg,
@@ -70,6 +71,12 @@ class Scene:
                 if isinstance(message, kind):
                     return message
 
+    async def dismiss(self) -> None:
+        """Stop the service, which has nothing to do."""
+        self.stop.set()
+        await self.hear(TransferDrainMsg)
+        self.tell(TransferDrainedMsg())
+
     async def register(self) -> None:
         await self.hear(TransferRegisterMsg)
         self.tell(ACK)
@@ -101,7 +108,7 @@ async def test_it_registers_until_it_is_acknowledged_then_sends_heartbeats() -> 
         await scene.hear(TransferHeartbeatMsg)
         await scene.hear(TransferHeartbeatMsg)
         assert scene.registered.is_set()
-        scene.stop.set()
+        await scene.dismiss()
         assert await session is None
 
 
@@ -117,7 +124,7 @@ async def test_heartbeats_go_on_while_it_computes() -> None:
         scene.gate.open.set()
         await scene.hear(TransferStagedMsg)
         scene.tell(TransferReleaseMsg("r1", 1))
-        scene.stop.set()
+        await scene.dismiss()
         assert await session is None
 
 
@@ -166,8 +173,23 @@ async def test_stopping_drains() -> None:
         await scene.hear(TransferDrainMsg)
         scene.gate.open.set()
         await scene.hear(TransferStagedMsg)
-        assert not session.done()
         scene.tell(TransferReleaseMsg("r1", 1))
+        scene.tell(TransferDrainedMsg())
+        assert (await scene.hear(TransferLeaveMsg)).reason == "drained"
+        assert await session is None
+
+
+async def test_work_that_was_on_its_way_when_it_drained_is_done() -> None:
+    """It does not leave because it has nothing to do: the broker knows what it has sent."""
+    async with open_scene() as scene:
+        session = scene.start()
+        await scene.register()
+        scene.stop.set()
+        await scene.hear(TransferDrainMsg)
+        scene.tell(TransferWorkMsg("r1", 1, SamplingParams("count")))
+        await scene.hear(TransferStagedMsg)
+        scene.tell(TransferReleaseMsg("r1", 1))
+        scene.tell(TransferDrainedMsg())
         assert (await scene.hear(TransferLeaveMsg)).reason == "drained"
         assert await session is None
 
@@ -207,5 +229,5 @@ async def test_garbage_from_the_broker_is_dropped(frames: list[bytes]) -> None:
         scene.tell(TransferWorkMsg("r1", 1, SamplingParams("count")))
         await scene.hear(TransferStagedMsg)
         scene.tell(TransferReleaseMsg("r1", 1))
-        scene.stop.set()
+        await scene.dismiss()
         assert await session is None
