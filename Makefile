@@ -8,7 +8,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(PIP_FLAGS) -c constraints.txt
 CHANGES := pyproject.toml constraints.txt
 
-.PHONY: help demo test check format bench-transfer bench-results train clean
+.PHONY: help demo test check format bench-transfer bench-results bench-broker bench-sim train clean
 
 help:
 	@echo "make demo    draw a handful of pictures on a private cluster: demo.png"
@@ -17,6 +17,8 @@ help:
 	@echo "make format  let ruff format everything"
 	@echo "make bench-transfer  measure what moving tensors costs: bench/results/transfer.json"
 	@echo "make bench-results   measure what large results cost: bench/results/results.json"
+	@echo "make bench-broker    measure what the broker costs, beside a forwarder: bench/results/broker.json"
+	@echo "make bench-sim       measure what the machine costs as a cluster grows: bench/results/sim.json"
 	@echo "make train   train the reference model again (hours)"
 	@echo "make clean   remove what these commands made"
 
@@ -41,6 +43,12 @@ bench-transfer: .venv/dev.stamp
 
 bench-results: .venv/dev.stamp
 	$(BIN)/python -m bench.results_out
+
+bench-broker: .venv/dev.stamp
+	$(BIN)/python -m bench.broker
+
+bench-sim: .venv/dev.stamp
+	$(BIN)/python -m bench.sim
 
 train: .venv/dev.stamp
 	PYTHON=$(BIN)/python sh training/train.sh

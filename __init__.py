@@ -4,10 +4,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .client import Client, Finished, Image, Queued, Result, StageFinished, StageStarted, StepDone
+    from .client import (
+        Client,
+        Fetching,
+        Finished,
+        Image,
+        Priority,
+        Queued,
+        Result,
+        Retrying,
+        StageFinished,
+        StageStarted,
+        StepDone,
+    )
     from .schemas.errors import (
         BrokerUnreachable,
         ConfigError,
+        DeadlineUnreachable,
         InvalidRequest,
         LinkError,
         MalformedMessage,
@@ -19,6 +32,7 @@ if TYPE_CHECKING:
         RequestLost,
         RequestTimedOut,
         ResourceError,
+        TenantLimit,
         TransferError,
         TriptychError,
         VersionMismatch,
@@ -31,6 +45,8 @@ __all__ = [
     "BrokerUnreachable",
     "Client",
     "ConfigError",
+    "DeadlineUnreachable",
+    "Fetching",
     "Finished",
     "Image",
     "InvalidRequest",
@@ -38,6 +54,7 @@ __all__ = [
     "MalformedMessage",
     "Overloaded",
     "PeerError",
+    "Priority",
     "Queued",
     "RequestCancelled",
     "RequestError",
@@ -46,10 +63,12 @@ __all__ = [
     "RequestTimedOut",
     "ResourceError",
     "Result",
+    "Retrying",
     "SamplingParams",
     "StageFinished",
     "StageStarted",
     "StepDone",
+    "TenantLimit",
     "TransferError",
     "TriptychError",
     "VersionMismatch",
@@ -57,7 +76,10 @@ __all__ = [
 ]
 
 
-_CLIENT = {"Client", "Finished", "Image", "Queued", "Result", "StageFinished", "StageStarted", "StepDone"}
+_CLIENT = {
+    *("Client", "Fetching", "Finished", "Image", "Priority", "Queued", "Result", "Retrying"),
+    *("StageFinished", "StageStarted", "StepDone"),
+}
 
 
 def __getattr__(name: str) -> object:

@@ -12,7 +12,7 @@ import torch
 from msgspec import Struct
 
 from triptych.schemas.manifest import TensorManifest
-from triptych.schemas.transfer import PoolAddress, Slot
+from triptych.schemas.memory import PoolAddress, Slot
 from triptych.transport.tensors.manager import DiffusionTransferManager
 from triptych.transport.tensors.values import TensorValue
 

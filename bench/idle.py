@@ -1,7 +1,6 @@
 """How much processor time a cluster takes that has nothing to do."""
 
 import asyncio
-from pathlib import Path
 from time import monotonic
 
 import msgspec
@@ -11,6 +10,8 @@ from triptych.ops.config import ClusterSettings
 from triptych.ops.launcher.cluster import local_cluster
 from triptych.schemas.roles import Role
 from triptych.services.settings import ServiceSettings
+
+from .processes import cpu_s
 
 SETTLE_S = 3.0
 MEASURE_S = 10.0
@@ -26,16 +27,10 @@ async def idle_cpu() -> dict[str, float]:
     async with local_cluster(ClusterSettings(broker, tuple(services)), _ignore) as cluster:
         await asyncio.sleep(SETTLE_S)
         pids, begun = cluster.pids(), monotonic()
-        before = {name: _cpu_s(pid) for name, pid in pids.items()}
+        before = {name: cpu_s(pid) for name, pid in pids.items()}
         await asyncio.sleep(MEASURE_S)
         seconds = monotonic() - begun
-        return {name: (_cpu_s(pid) - before[name]) / seconds for name, pid in pids.items()}
-
-
-def _cpu_s(pid: int) -> float:
-    """Return the processor time of all threads of a process, to the nanosecond."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text(encoding="ascii").split()[0]) for task in tasks) / 1e9
+        return {name: (cpu_s(pid) - before[name]) / seconds for name, pid in pids.items()}
 
 
 def _ignore(_name: str, _line: str) -> None:

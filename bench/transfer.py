@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 import torch
 
-from triptych.schemas.transfer import PoolAddress, Slot
+from triptych.schemas.memory import PoolAddress, Slot
 from triptych.transport.tensors.engines.choice import EngineSetting
 from triptych.transport.tensors.manager import DiffusionTransferManager, Staged
 from triptych.transport.tensors.values import TensorValue

@@ -2,14 +2,17 @@
 
 from msgspec import Struct
 
-from ..schemas.client import ProgressMsg, QueuedMsg, StageFinishedMsg, StageStartedMsg
+from ..schemas.client import ProgressMsg, QueuedMsg, RetryingMsg, StageFinishedMsg, StageStartedMsg
 from ..schemas.roles import Role
 from ..schemas.timing import StageTiming
 from .result import Result
 
 
 class Queued(Struct, frozen=True):
-    """The broker accepted the request; `position` requests wait before it. `missing_roles` have no instance now."""
+    """The broker accepted the request; `position` requests wait before it. `missing_roles` have no instance now.
+
+    It comes again when a broker that restarted has to be asked again.
+    """
 
     request_id: str
     position: int
@@ -17,7 +20,7 @@ class Queued(Struct, frozen=True):
 
 
 class StageStarted(Struct, frozen=True):
-    """The instance `instance_id` computes the stage `role`."""
+    """The instance `instance_id` computes the stage `role`: this one and those after it are to be done, again maybe."""
 
     request_id: str
     role: Role
@@ -40,6 +43,15 @@ class StageFinished(Struct, frozen=True):
     timing: StageTiming
 
 
+class Retrying(Struct, frozen=True):
+    """An attempt failed for `reason`; the request goes on as `attempt`, from the stage of `role`."""
+
+    request_id: str
+    attempt: int
+    role: Role
+    reason: str
+
+
 class Fetching(Struct, frozen=True):
     """The result is large and on its way: `fetched` of `size` bytes have come."""
 
@@ -55,8 +67,8 @@ class Finished(Struct, frozen=True):
     result: Result
 
 
-Event = Queued | StageStarted | StepDone | StageFinished | Fetching | Finished
-EventMsg = QueuedMsg | StageStartedMsg | ProgressMsg | StageFinishedMsg
+Event = Queued | StageStarted | StepDone | StageFinished | Retrying | Fetching | Finished
+EventMsg = QueuedMsg | StageStartedMsg | ProgressMsg | StageFinishedMsg | RetryingMsg
 
 
 def event_from(message: EventMsg) -> Event:
@@ -70,3 +82,5 @@ def event_from(message: EventMsg) -> Event:
             return StepDone(message.request_id, message.role, message.step, message.steps)
         case StageFinishedMsg():
             return StageFinished(message.request_id, message.timing)
+        case RetryingMsg():
+            return Retrying(message.request_id, message.attempt, message.role, message.reason)

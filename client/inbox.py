@@ -12,15 +12,14 @@ class Inbox:
     def __init__(self, request_id: str, seed: int) -> None:
         self.request_id = request_id
         self.seed = seed
-        #: the request has ended at the broker, as far as this client knows
-        self.ended = False
+        self._ended = False
         self._arrived: asyncio.Queue[Event | TriptychError] = asyncio.Queue()
 
     def put(self, arrived: Event | TriptychError) -> None:
         """Add an event, or the error that ends the request."""
-        if self.ended:
+        if self._ended:
             return
-        self.ended = isinstance(arrived, Finished | TriptychError)
+        self._ended = isinstance(arrived, Finished | TriptychError)
         self._arrived.put_nowait(arrived)
 
     async def get(self) -> Event:

@@ -13,9 +13,8 @@ def state_diagram() -> str:
     """Return the states and transitions as a Mermaid block; the early ends, possible everywhere, are drawn once."""
     lines = ["    [*] --> PENDING"]
     early = TERMINAL_STATES - {RequestState.DONE}
-    lines += [
-        f"    {start} --> {finish}" for start, finishes in LEGAL.items() for finish in finishes if finish not in early
-    ]
+    steps = [(start, finish) for start in LEGAL for finish in RequestState if finish in LEGAL[start] - early]
+    lines += [f"    {start} --> {finish}" for start, finish in steps]
     everywhere = set.intersection(*(set(finishes) for finishes in LEGAL.values() if finishes)) & early
     lines += [f"    any --> {finish}" for finish in RequestState if finish in everywhere]
     lines += ["    any: any of the states before DONE"]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import TypeVar, cast
+from typing import TypeVar, cast, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
@@ -14,7 +14,7 @@ from ..schemas.errors import ConfigError
 S = TypeVar("S", bound=Struct)
 Values = Mapping[str, object]
 
-_PLACE = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 
 
 def decode_settings(values: Values, kind: type[S], section: str) -> S:
@@ -31,10 +31,24 @@ def check_keys(values: Values, kind: type[Struct], section: str) -> None:
     known = {field.name: field.type for field in fields(kind)}
     for key, value in values.items():
         refuse_unknown(key, value, tuple(known), section)
-        inner = known[key]
-        if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, Struct):
+        if isinstance(value, Mapping):
             name = dotted(section, key)
-            check_keys(as_section(cast("object", value), name), inner, name)
+            _check_table(as_section(cast("object", value), name), known[key], name)
+
+
+def _check_table(table: dict[str, object], kind: object, name: str) -> None:
+    """Raise `ConfigError` for the first entry that does not fit: of a section, or of a table whose keys are names."""
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        check_keys(table, kind, name)
+    elif get_origin(kind) is dict:
+        for key, item in table.items():
+            place = dotted(name, key)
+            if isinstance(item, dict):
+                _check_table(as_section(cast("object", item), place), get_args(kind)[1], place)
+            try:
+                msgspec.convert({key: item}, kind)
+            except msgspec.ValidationError as error:
+                raise _readable(str(error).replace("[...]", ""), cast("object", item), place) from error
 
 
 def refuse_unknown(key: str, value: object, known: tuple[str, ...], section: str) -> None:
@@ -59,13 +73,15 @@ def dotted(section: str, key: str) -> str:
     return f"{section}.{key}" if section else key
 
 
-def _readable(message: str, values: Values, section: str) -> ConfigError:
+def _readable(message: str, values: object, section: str) -> ConfigError:
     """Return msgspec's complaint, such as "Expected `int`, got `str` - at `$.pool_bytes`", as one about a setting."""
     place = _PLACE.search(message)
     path = place["path"] if place else ""
     allowed = message[: place.start()] if place else message
     value = _value_at(values, path.split(".")) if path else values
-    return ConfigError(dotted(section, path), value, allowed[:1].lower() + allowed[1:].replace("`", ""))
+    return ConfigError(
+        dotted(section, path) if path else section, value, allowed[:1].lower() + allowed[1:].replace("`", "")
+    )
 
 
 def _value_at(value: object, keys: list[str]) -> object:

@@ -4,12 +4,15 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from .context import Priority, StageTimeouts
 from .errors import ErrorInfo
+from .identifiers import Attempt, InstanceId, ModelName, RequestId, Seconds, TenantName
+from .manifest import Count
 from .roles import Role
 from .sampling import SamplingLimits, SamplingParams
 from .states import RequestState
 from .timing import StageTiming, TransferTiming
-from .transfer import Claim, Count, InstanceId, MediaInfo, Piece, RequestId, ResultTicket, Seconds
+from .transfer import Claim, MediaInfo, Piece, ResultTicket
 
 # ------------------------------------------------------------------------------------------ client → broker
 
@@ -22,12 +25,23 @@ class HelloMsg(Struct, frozen=True, tag_field="msg_type", tag="hello"):
 
 
 class SubmitMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="submit"):
-    """Draw this. `request_id` is the client's own, unique for ever (a UUID); answered by QUEUED or ERROR."""
+    """Draw this. `request_id` is the client's own, unique for ever (a UUID); answered by QUEUED or ERROR.
+
+    Said again by the same client while the request lives, it changes nothing and is answered by QUEUED once more.
+    """
 
     request_id: RequestId
     params: SamplingParams
     #: counted from acceptance; None: the broker's default
     timeout_s: Annotated[float, Meta(gt=0, le=7 * 86_400)] | None = None
+    #: empty: the broker's default
+    model: Annotated[str, Meta(max_length=128)] = ""
+    priority: Priority = Priority.NORMAL
+    tenant: TenantName = ""
+    #: limits for one attempt at a stage, where they are shorter than the broker's
+    stage_timeout_s: StageTimeouts = {}
+    #: end the request when nothing is heard of the client any more
+    cancel_on_disconnect: bool = False
 
 
 class CancelMsg(Struct, frozen=True, tag_field="msg_type", tag="cancel"):
@@ -67,8 +81,10 @@ class WelcomeMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", 
 
     protocol_version: int
     package_version: str
-    #: what the running pipeline allows; None while no encoder has registered
+    #: what the default model allows; None while no encoder serves it
     limits: SamplingLimits | None = None
+    #: what each model allows that an encoder serves at present
+    models: dict[ModelName, SamplingLimits] = {}
 
 
 class QueuedMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="queued"):
@@ -101,6 +117,15 @@ class StageFinishedMsg(Struct, frozen=True, tag_field="msg_type", tag="stage_fin
 
     request_id: RequestId
     timing: StageTiming
+
+
+class RetryingMsg(Struct, frozen=True, tag_field="msg_type", tag="retrying"):
+    """An attempt failed for `reason`; the request goes on as `attempt`, from the stage of `role`."""
+
+    request_id: RequestId
+    attempt: Attempt
+    role: Role
+    reason: str
 
 
 class ResultMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="result"):
@@ -150,6 +175,7 @@ ClientReplyMsg = (
     | StageStartedMsg
     | ProgressMsg
     | StageFinishedMsg
+    | RetryingMsg
     | ResultMsg
     | ErrorMsg
     | PongMsg

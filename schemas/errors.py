@@ -4,6 +4,8 @@ TriptychError
 ├── RequestError             the request cannot be served as it stands; change it or ask again
 │   ├── InvalidRequest       a field has a value that is not allowed: correct it
 │   ├── Overloaded           the queue is full: ask again after `retry_after_s`
+│   ├── TenantLimit          its tenant has as much waiting as it may: ask again after `retry_after_s`
+│   ├── DeadlineUnreachable  the stages that are left take longer than the time that is left
 │   ├── RequestTimedOut      its time ran out
 │   ├── RequestCancelled     somebody cancelled it
 │   ├── RequestFailed        every attempt failed, with the reason of each
@@ -23,6 +25,7 @@ TriptychError
 ├── TransferError            an engine could not move the bytes
 │   └── WriteOverdue         nor could it stop: the slots at both ends may still be touched
 ├── ConfigError              a setting has a value that is not allowed
+├── UnknownName              nothing of that kind has this name: take one that exists
 ├── ProcessDied              a process that was started here ended by itself
 └── InvalidTransition        the broker's machine broke its own rules: a bug, with the request's story
 """
@@ -95,6 +98,30 @@ class Overloaded(RequestError, code="overloaded"):
         super().__init__(f"the queue is full ({queued} requests wait); ask again in {retry_after_s:.1f} s")
 
 
+class TenantLimit(RequestError, code="tenant_limit"):
+    """`tenant` has `waiting` requests waiting, its bound; ask again after `retry_after_s` seconds."""
+
+    def __init__(self, tenant: str, waiting: int, retry_after_s: float) -> None:
+        self.tenant = tenant
+        self.waiting = waiting
+        self.retry_after_s = retry_after_s
+        who = f"tenant {tenant}" if tenant else "the tenant without a name"
+        super().__init__(f"{who} may not have more than {waiting} requests waiting; ask again in {retry_after_s:.1f} s")
+
+
+class DeadlineUnreachable(RequestError, code="deadline_unreachable"):
+    """The stages that are left take about `needed_s` seconds, and `left_s` are left of `timeout_s`."""
+
+    def __init__(self, timeout_s: float, needed_s: float, left_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.needed_s = needed_s
+        self.left_s = left_s
+        super().__init__(
+            f"it cannot be done within its {timeout_s:g} s: it takes {needed_s:.3g} s more and has {left_s:.3g} s; "
+            "give it a longer timeout or fewer steps"
+        )
+
+
 class RequestTimedOut(RequestError, code="timed_out"):
     """The request was not done `timeout_s` seconds after it was accepted; `state` is where it stood."""
 
@@ -147,9 +174,8 @@ class BrokerUnreachable(LinkError, code="broker_unreachable"):
     def __init__(self, endpoint: str, waited_s: float) -> None:
         self.endpoint = endpoint
         self.waited_s = waited_s
-        super().__init__(
-            f"no broker answers at {endpoint} (waited {waited_s:g} s); start one with `triptych up`, or name another"
-        )
+        waited = f" (waited {waited_s:g} s)" if waited_s else ""
+        super().__init__(f"no broker answers at {endpoint}{waited}; start one with `triptych up`, or name another")
 
 
 class PeerUnreachable(LinkError, code="peer_unreachable"):
@@ -247,6 +273,17 @@ class ConfigError(TriptychError, code="config_error"):
         self.value = shortened(value)
         self.allowed = allowed
         super().__init__(f"{key} is {self.value}; allowed: {allowed}")
+
+
+class UnknownName(TriptychError, code="unknown_name"):
+    """No `kind` (instance, request) is called `name`; those that are `near` are."""
+
+    def __init__(self, kind: str, name: str, near: list[str]) -> None:
+        self.kind = kind
+        self.name = shortened(name)
+        self.near = near
+        did_you_mean = f"; did you mean {' or '.join(near)}?" if near else ""
+        super().__init__(f"no {kind} is called {self.name}{did_you_mean}")
 
 
 class ProcessDied(TriptychError, code="process_died"):

@@ -8,7 +8,8 @@ result.
 from msgspec import Struct
 
 from .errors import ErrorInfo
-from .transfer import Claim, Piece, RequestId
+from .identifiers import RequestId
+from .transfer import Claim, Piece
 
 
 class FetchMsg(Struct, frozen=True, tag_field="msg_type", tag="fetch"):

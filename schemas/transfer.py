@@ -14,78 +14,22 @@ fetches it over a data link (`fetch.py`), or, where it cannot, through the broke
 piece each, and FETCH_END when it wants no more.
 """
 
-from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from .context import RequestContext
 from .errors import ErrorInfo
+from .holdings import HeldJob, HeldOutput
+from .identifiers import Attempt, Incarnation, InstanceId, ModelName, Reason, RequestId, Seconds
 from .manifest import Count, Name, ScalarFields, TensorManifest
+from .memory import PoolAddress, Slot
 from .roles import Role
-from .sampling import SamplingLimits, SamplingParams
+from .sampling import SamplingLimits
 from .timing import StageTiming
 
 #: raised whenever an older peer could misunderstand a message
 PROTOCOL_VERSION = 2
-
-RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
-InstanceId = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:@-]+\Z")]
-Incarnation = Annotated[int, Meta(ge=0, lt=2**62)]
-Attempt = Annotated[int, Meta(ge=1, le=1000)]
-SlotId = Annotated[int, Meta(ge=0, lt=2**31)]
-Seconds = Annotated[float, Meta(ge=0)]
-Reason = Annotated[str, Meta(max_length=4096)]
-
-
-def routing_id(instance_id: str, incarnation: int) -> bytes:
-    """Return the ZeroMQ routing id of one incarnation of an instance."""
-    return f"{instance_id}/{incarnation:x}".encode()
-
-
-class Slot(Struct, frozen=True):
-    """A piece of an instance's pool. `slot_id` is unique within its incarnation while the slot exists."""
-
-    slot_id: SlotId
-    offset: Count
-    #: bytes
-    size: Count
-
-
-class EngineName(StrEnum):
-    """What moves a payload between two services."""
-
-    #: the receiver reads the sender's slot in place; both on one host
-    SHM = "shm"
-    #: the sender writes into the receiver's slot through NIXL, on any host
-    NIXL = "nixl"
-
-
-class NixlAddress(Struct, frozen=True):
-    """How a NIXL agent of another service reaches this service's pool."""
-
-    #: unique to the incarnation of the pool
-    agent: Annotated[str, Meta(min_length=1, max_length=255)]
-    #: what NIXL calls the agent's metadata, opaque here
-    metadata: Annotated[bytes, Meta(max_length=2**16)]
-    #: where the pool begins in the owner's memory; slots are counted from here
-    base: Annotated[int, Meta(ge=0)]
-    #: which memory it is: a device index for VRAM, None for DRAM
-    device: Annotated[int, Meta(ge=0, lt=1024)] | None = None
-
-
-class PoolAddress(Struct, frozen=True, omit_defaults=True):
-    """How another service reaches this service's pool."""
-
-    #: two services with the same host id can map each other's shared memory
-    host_id: Name
-    #: the name of the pool's shared-memory segment
-    segment: Annotated[str, Meta(max_length=255)]
-    #: bytes
-    size: Count
-    #: what this service can move payloads with, the preferred one first
-    engines: Annotated[tuple[EngineName, ...], Meta(max_length=8)] = (EngineName.SHM,)
-    nixl: NixlAddress | None = None
-
 
 #: bytes of one piece that a client may ask a service for, and through the broker
 MAX_PIECE_BYTES = 4 * 2**20
@@ -133,7 +77,10 @@ RelayId = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
 class TransferRegisterMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_register"):
-    """A service offers itself. A new incarnation replaces an older one of the same instance."""
+    """A service offers itself. A new incarnation replaces an older one of the same instance.
+
+    To a broker that restarted it says what it still holds, and its incarnation goes on.
+    """
 
     protocol_version: int
     #: of the package, for people
@@ -146,6 +93,12 @@ class TransferRegisterMsg(Struct, frozen=True, omit_defaults=True, tag_field="ms
     pool: PoolAddress
     #: pre-allocated receive slots; the broker hands them out
     receive_slots: Annotated[tuple[Slot, ...], Meta(max_length=4096)] = ()
+    #: what it can compute, the one it was made for first
+    models: Annotated[tuple[ModelName, ...], Meta(max_length=256)] = ("default",)
+    #: work that it was given before the broker restarted, and has not ended
+    jobs: Annotated[tuple[HeldJob, ...], Meta(max_length=4096)] = ()
+    #: staged before the broker restarted, and not released
+    outputs: Annotated[tuple[HeldOutput, ...], Meta(max_length=65_536)] = ()
     #: what its pipeline allows; an encoder's are used to check requests
     limits: SamplingLimits = SamplingLimits()
     #: two processes with the same network id reach each other's loopback addresses
@@ -154,8 +107,19 @@ class TransferRegisterMsg(Struct, frozen=True, omit_defaults=True, tag_field="ms
     data_endpoint: Annotated[str, Meta(max_length=255)] = ""
 
 
-class TransferHeartbeatMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_heartbeat"):
+class TransferHeartbeatMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_heartbeat"):
     """The service's loop is alive. Answered by TransferHeartbeatAckMsg, or TransferRegisterAgainMsg to a stranger."""
+
+    #: requests it has been given and not ended
+    jobs: Count = 0
+    #: outputs that are not released
+    staged: Count = 0
+    #: bytes of its pool that are not in use
+    free_bytes: Count = 0
+    #: how late its loop was since the last heartbeat, in seconds
+    loop_lag_s: Seconds = 0.0
+    #: the models whose weights are in memory; None: all that it registered
+    loaded: Annotated[tuple[ModelName, ...], Meta(max_length=256)] | None = None
 
 
 class TransferStagedMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_staged"):
@@ -241,7 +205,10 @@ class MediaInfo(Struct, frozen=True, omit_defaults=True):
 
 
 class TransferDoneMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_done"):
-    """The last role is done; the bytes of `media` are the attachments, in order, or wait where `ticket` says."""
+    """The last role is done; the bytes of `media` are the attachments, in order, or wait where `ticket` says.
+
+    Answered by RELEASE; until then the service says it again to a broker that restarted.
+    """
 
     request_id: RequestId
     attempt: Attempt
@@ -272,7 +239,7 @@ class TransferReleasedMsg(Struct, frozen=True, omit_defaults=True, tag_field="ms
 class TransferDrainMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_drain"):
     """The service wants no new work; it finishes what it has, keeps staged outputs until released, and leaves.
 
-    Answered by DRAINED when nothing that was sent to it, or lies in its pool, is needed any more.
+    Answered by DRAINED when nothing that was sent to it, or is in its pool, is needed any more.
     """
 
 
@@ -336,16 +303,17 @@ class TransferRegisterRefusedMsg(Struct, frozen=True, tag_field="msg_type", tag=
 class TransferRegisterAgainMsg(
     Struct, frozen=True, omit_defaults=True, tag_field="msg_type", tag="transfer_register_again"
 ):
-    """The broker does not know this peer: it restarted, or the lease ran out. Register as a new incarnation.
+    """The broker does not know this peer.
 
-    Where the one it came as is gone for good, the new one must be above `exceed`.
+    Where `exceed` is 0 it restarted: register as the same incarnation, with what is held. Otherwise that incarnation
+    is gone for good (its lease ran out): come with nothing, as a new one above `exceed`.
     """
 
     exceed: Incarnation = 0
 
 
 class TransferDrainedMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_drained"):
-    """The answer to DRAIN: nothing more will be sent to the service or fetched from its pool, so it may leave."""
+    """The answer to DRAIN: nothing more will be sent to the service or fetched from its pool; it may leave."""
 
 
 class TransferErrorMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_error"):
@@ -363,7 +331,7 @@ class TransferWorkMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_w
 
     request_id: RequestId
     attempt: Attempt
-    params: SamplingParams
+    context: RequestContext
 
 
 class TransferAllocMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_alloc"):
@@ -386,6 +354,8 @@ class TransferPushMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_ty
     pool: PoolAddress
     slot: Slot
     data_size: Count
+    #: the attempt that staged them
+    staged_attempt: Attempt
     timeout_s: Seconds = 60.0
 
 
@@ -399,7 +369,7 @@ class TransferReadyMsg(Struct, frozen=True, omit_defaults=True, tag_field="msg_t
     attempt: Attempt
     slot: Slot
     manifest: TensorManifest
-    params: SamplingParams
+    context: RequestContext
     scalar_fields: ScalarFields = {}
     pool: PoolAddress | None = None
 
@@ -410,6 +380,8 @@ class TransferExpectMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer
     request_id: RequestId
     attempt: Attempt
     pool: PoolAddress
+    #: where it is going to write
+    slot: Slot
 
 
 class TransferForgetMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_forget"):
@@ -419,7 +391,7 @@ class TransferForgetMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer
 
 
 class TransferReleaseMsg(Struct, frozen=True, tag_field="msg_type", tag="transfer_release"):
-    """The sender may drop the request's staged bytes, once its own push of them is over. Not answered."""
+    """The sender may drop what the attempt staged, once its own pushes of it are over, or its DONE. Not answered."""
 
     request_id: RequestId
     attempt: Attempt

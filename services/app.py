@@ -1,33 +1,30 @@
 """A service as a process runs it."""
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from importlib.metadata import version
 
 import torch
 
 from ..schemas.errors import ConfigError, ResourceError
+from ..schemas.memory import Slot
 from ..schemas.roles import Role
-from ..schemas.transfer import PROTOCOL_VERSION, Slot, TransferRegisterMsg
+from ..schemas.transfer import PROTOCOL_VERSION, TransferRegisterMsg
 from ..transport.link.network import network_id
 from ..transport.link.sockets import check_endpoint
 from ..transport.tensors.manager import DiffusionTransferManager
 from ..transport.tensors.shared_memory import sweep_dead_segments
 from .compute import ComputeThread
+from .incarnations import Forgotten, run_incarnations
 from .job import Parts
-from .pipelines.interface import Pipeline, chained
-from .pipelines.registry import load_pipeline
+from .models import models_of
+from .pipelines.interface import Pipeline
+from .pipelines.registry import load_pipeline, model_name
 from .results.data_link import ResultServer, ResultSettings, open_results
-from .session import Forgotten, log, run_session
+from .session import log, run_session
 from .settings import ServiceSettings
 from .warm_up import WarmUp, warm_up
-
-#: before a service that was forgotten registers anew: longer each time, unless a session lasted; in seconds
-FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 5.0
-STEADY_S = 10.0
 
 
 async def run_service(settings: ServiceSettings, stop: asyncio.Event, ready: Callable[[], None]) -> None:
@@ -38,28 +35,24 @@ async def run_service(settings: ServiceSettings, stop: asyncio.Event, ready: Cal
     """
     _check_broker(settings.broker)
     torch.set_num_threads(settings.compute_threads)
-    pipeline = load_pipeline(settings.pipeline)
+    pipelines = load_pipelines(settings)
     device = open_device(settings.device)
     async with AsyncExitStack() as stack:
-        compute = stack.enter_context(closing(open_compute(settings, pipeline, device)))
-        typical = await warm_up(pipeline, settings.role, device, compute)
+        models = models_of(pipelines, settings.role, device, settings.models_in_memory)
+        compute = stack.enter_context(closing(ComputeThread(models, settings.compute_threads)))
+        typical = await warm_up(pipelines, settings.role, device, compute)
         results = None
         if settings.role is Role.DECODER:
             results = await stack.enter_async_context(_open_results(settings))
-        forgotten, pause_s = Forgotten(), FIRST_PAUSE_S
-        while forgotten is not None and not stop.is_set():
-            began = time.monotonic()
-            incarnation = max(time.time_ns(), forgotten.exceed + 1)
+
+        async def run_incarnation(incarnation: int) -> Forgotten | None:
             async with open_transfers(settings, incarnation) as transfers:
                 parts = Parts(settings.role, settings.instance_id, device, transfers, compute, results)
                 slots = set_slots_aside(settings, transfers, typical)
-                registration = registration_of(settings, pipeline, incarnation, parts, slots)
-                forgotten = await run_session(settings.broker, registration, parts, stop, settings.drain_s, ready)
-            if forgotten is not None:
-                log.warning("the broker does not know this service any more", instance_id=settings.instance_id)
-                lasted = time.monotonic() - began > STEADY_S
-                pause_s = FIRST_PAUSE_S if lasted else min(2 * pause_s, LONGEST_PAUSE_S)
-                await _wait_stop(stop, pause_s)
+                registration = registration_of(settings, pipelines, incarnation, parts, slots)
+                return await run_session(settings.broker, registration, parts, stop, settings.drain_s, ready)
+
+        await run_incarnations(run_incarnation, stop)
 
 
 def _check_broker(endpoint: str) -> None:
@@ -70,17 +63,10 @@ def _check_broker(endpoint: str) -> None:
         raise ConfigError("broker", endpoint, error.allowed) from error
 
 
-async def _wait_stop(stop: asyncio.Event, limit_s: float) -> None:
-    """Wait until the service is told to stop, but not for longer than `limit_s`."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(limit_s):
-            await stop.wait()
-
-
-def open_compute(settings: ServiceSettings, pipeline: Pipeline, device: torch.device) -> ComputeThread:
-    """Load the weights of the role, and start the thread that computes with them."""
-    stages = [spec.load(device) for spec in pipeline.stages if spec.role is settings.role]
-    return ComputeThread(chained(stages), settings.compute_threads)
+def load_pipelines(settings: ServiceSettings) -> dict[str, Pipeline]:
+    """Return the pipelines by the name of the model that each serves, without any weights yet."""
+    named = settings.models or {model_name(settings.pipeline): settings.pipeline}
+    return {model: load_pipeline(pipeline) for model, pipeline in named.items()}
 
 
 @asynccontextmanager
@@ -123,7 +109,11 @@ def set_slots_aside(
 
 
 def registration_of(
-    settings: ServiceSettings, pipeline: Pipeline, incarnation: int, parts: Parts, receive_slots: tuple[Slot, ...]
+    settings: ServiceSettings,
+    pipelines: Mapping[str, Pipeline],
+    incarnation: int,
+    parts: Parts,
+    receive_slots: tuple[Slot, ...],
 ) -> TransferRegisterMsg:
     """Return what an incarnation says of itself."""
     return TransferRegisterMsg(
@@ -135,7 +125,8 @@ def registration_of(
         capacity=1 + settings.prefetch_depth,
         pool=parts.transfers.address,
         receive_slots=receive_slots,
-        limits=pipeline.limits,
+        models=tuple(pipelines),
+        limits=next(iter(pipelines.values())).limits,
         network_id=network_id(),
         data_endpoint="" if parts.results is None else parts.results.endpoint,
     )

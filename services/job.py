@@ -1,8 +1,7 @@
 """One attempt of one request on this service: load its input, compute, hand the output on."""
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,26 +10,22 @@ import msgspec
 import torch
 from msgspec import Struct
 
+from ..schemas.memory import PoolAddress
 from ..schemas.roles import Role
 from ..schemas.sampling import SamplingParams
 from ..schemas.timing import StageTiming
-from ..schemas.transfer import (
-    PoolAddress,
-    ServiceMsg,
-    TransferDoneMsg,
-    TransferProgressMsg,
-    TransferReadyMsg,
-    TransferStagedMsg,
-    TransferStartedMsg,
-    TransferWorkMsg,
-)
+from ..schemas.transfer import ServiceMsg, TransferDoneMsg, TransferReadyMsg, TransferStagedMsg, TransferWorkMsg
 from ..transport.link.codec import Frame
 from ..transport.tensors.manager import DiffusionTransferManager
 from .compute import ComputeThread
-from .media import encode_media
+from .media import each_medium
 from .pipelines.interface import NO_INPUT
 from .pipelines.stage import StageOutput
 from .results.data_link import ResultServer
+from .threads import collect_in_thread
+
+#: what gives a service work
+Source = TransferWorkMsg | TransferReadyMsg
 
 
 class JobKey(Struct, frozen=True):
@@ -45,6 +40,22 @@ class Send(Protocol):
 
     def __call__(self, message: ServiceMsg, attachments: tuple[Frame, ...] = ()) -> None:
         """Queue `message`."""
+        ...
+
+
+class Observer(Protocol):
+    """Whoever is told how far a job is."""
+
+    def loaded(self) -> None:
+        """Take note that the input is copied: the slot it came in is quiet."""
+        ...
+
+    def started(self) -> None:
+        """Take note that the compute thread has taken it up."""
+        ...
+
+    def progressed(self, step: int, steps: int) -> None:
+        """Take note that a step is done."""
         ...
 
 
@@ -68,24 +79,23 @@ class Outcome(Struct, frozen=True):
     attachments: tuple[Frame, ...] = ()
 
 
-async def run_job(
-    parts: Parts, key: JobKey, source: TransferWorkMsg | TransferReadyMsg, send: Send, on_loaded: Callable[[], None]
-) -> Outcome:
-    """Compute `source` and return what it came to. `on_loaded` is called when its input is copied.
+async def run_job(parts: Parts, key: JobKey, source: Source, observer: Observer) -> Outcome:
+    """Compute `source` and return what it came to.
 
     Whatever it raises, `asyncio.CancelledError` included, nothing of the job runs or holds memory afterwards.
     """
+    parts.compute.models.check(source.context.model)
     if isinstance(source, TransferWorkMsg):
-        return await _compute(parts, key, source, _Input(NO_INPUT), send)
+        return await _compute(parts, key, source, _Input(NO_INPUT), observer)
     if source.pool is not None:
         async with _read_in_place(parts, source, source.pool) as inputs:
             if not inputs.in_place:
-                on_loaded()
-            return await _compute(parts, key, source, inputs, send)
+                observer.loaded()
+            return await _compute(parts, key, source, inputs, observer)
     loaded = await parts.transfers.load_tensors_async(source.slot, source.manifest, parts.device)
-    on_loaded()
+    observer.loaded()
     inputs = _Input(StageOutput(loaded.tensors, source.scalar_fields), loaded.duration_s)
-    return await _compute(parts, key, source, inputs, send)
+    return await _compute(parts, key, source, inputs, observer)
 
 
 class _Input(Struct, frozen=True):
@@ -105,27 +115,27 @@ async def _read_in_place(parts: Parts, source: TransferReadyMsg, pool: PoolAddre
         reading.close()
 
 
-async def _compute(
-    parts: Parts, key: JobKey, source: TransferWorkMsg | TransferReadyMsg, inputs: _Input, send: Send
-) -> Outcome:
+async def _compute(parts: Parts, key: JobKey, source: Source, inputs: _Input, observer: Observer) -> Outcome:
     """Compute, and hand the output on."""
-    loaded = time.perf_counter()
-    steps = source.params.num_inference_steps if parts.role is Role.DENOISER else 1
+    at_hand = time.perf_counter()
+    params = source.context.params
+    steps = params.num_inference_steps if parts.role is Role.DENOISER else 1
     computed = await parts.compute.run(
-        source.params,
+        source.context.model,
+        params,
         inputs.output,
-        on_start=lambda: send(TransferStartedMsg(key.request_id, key.attempt)),
-        on_step=lambda step: send(TransferProgressMsg(key.request_id, key.attempt, step, steps)),
+        on_start=observer.started,
+        on_step=lambda step: observer.progressed(step, steps),
     )
     timing = StageTiming(
         parts.role,
         parts.instance_id,
         load_s=inputs.load_s,
-        wait_s=max(0.0, computed.started - loaded),
+        wait_s=max(0.0, computed.started - at_hand),
         compute_s=computed.finished - computed.started,
     )
     if parts.role is Role.DECODER:
-        return await _deliver(parts, key, computed.output, source.params, timing)
+        return await _deliver(parts, key, computed.output, params, timing)
     return await _stage(parts, key, computed.output, timing)
 
 
@@ -148,10 +158,12 @@ async def _deliver(
 ) -> Outcome:
     """Let the result go with DONE, or wait to be fetched where it is too large for that."""
     began = time.perf_counter()
-    media, files = await asyncio.to_thread(encode_media, output, params)
+    media = await collect_in_thread(each_medium(output, params))
+    files = tuple(file for _, file in media)
     ticket = None if parts.results is None else await parts.results.offer(key.request_id, files)
     timing = _with_output_time(timing, time.perf_counter() - began)
-    return Outcome(TransferDoneMsg(key.request_id, key.attempt, timing, media, ticket), () if ticket else files)
+    done = TransferDoneMsg(key.request_id, key.attempt, timing, tuple(info for info, _ in media), ticket)
+    return Outcome(done, () if ticket else files)
 
 
 def _with_output_time(timing: StageTiming, output_s: float) -> StageTiming:

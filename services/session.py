@@ -5,41 +5,37 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 import structlog
-from msgspec import Struct
 
 from ..schemas.errors import MalformedMessage, PeerUnreachable, TriptychError, error_from
+from ..schemas.identifiers import routing_id
 from ..schemas.transfer import (
     BrokerMsg,
     ServiceMsg,
     TransferDrainedMsg,
-    TransferDrainMsg,
     TransferErrorMsg,
-    TransferHeartbeatMsg,
     TransferLeaveMsg,
     TransferRegisterAckMsg,
     TransferRegisterAgainMsg,
     TransferRegisterMsg,
     TransferRegisterRefusedMsg,
-    routing_id,
 )
 from ..transport.link.channels import service_to_broker
 from ..transport.link.codec import Frame
 from ..transport.link.dealer import DealerLink
+from .departure import Departure
+from .enrolment import Enrolment
+from .holdings import registration_with, too_much
+from .incarnations import Forgotten
 from .job import Parts
+from .outgoing import Outgoing
+from .pulse import watch_loop
+from .waiting import first_of, wait_done
 from .worker import Worker
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("triptych.service")
 
-#: between two attempts to register, in seconds
-REGISTER_AGAIN_S = 0.5
 #: an answer of the broker has no attachments and no frame above this
 MAX_FRAME_BYTES = 16 * 2**20
-
-
-class Forgotten(Struct, frozen=True):
-    """The broker does not know this incarnation any more; the next one must be above `exceed`."""
-
-    exceed: int = 0
 
 
 async def run_session(
@@ -52,8 +48,8 @@ async def run_session(
 ) -> Forgotten | None:
     """Register and serve until `stop` is set (then drain for at most `drain_s`) or the broker forgets this incarnation.
 
-    Returns None where it was stopped. Nothing of the incarnation runs or holds memory afterwards. Raises what the
-    broker refused the registration with.
+    A broker that restarted is told what is held, and the session goes on. Returns None where it was stopped. Nothing of
+    the incarnation runs or holds memory afterwards. Raises what the broker refused the registration with.
     """
     identity = routing_id(registration.instance_id, registration.incarnation)
     async with aclosing(DealerLink(service_to_broker(), broker, identity, MAX_FRAME_BYTES)) as link:
@@ -72,52 +68,41 @@ class Session:
         registered: Callable[[], None],
     ) -> None:
         self._link = link
-        self._registration = registration
         self._parts = parts
         self._on_registered = registered
-        self._ack: asyncio.Future[TransferRegisterAckMsg] = asyncio.get_running_loop().create_future()
+        self._outgoing = Outgoing(self._send)
+        self._enrolment = Enrolment(registration, self._outgoing)
+        self._departure = Departure()
         #: fails with what the registration was refused with
         self._forgotten: asyncio.Future[Forgotten] = asyncio.get_running_loop().create_future()
-        #: the broker has nothing more for this incarnation, and needs nothing of it
-        self._dismissed = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> Forgotten | None:
         """See `run_session`."""
         async with asyncio.TaskGroup() as tasks:
-            worker = Worker(self._parts, self._send, tasks)
-            background = [tasks.create_task(self._receive(worker)), tasks.create_task(self._keep_in_touch())]
-            await self._wait_over(stop)
-            if not self._forgotten.done() and self._ack.done():
-                await self._drain(worker, drain_s)
+            worker = Worker(self._parts, self._outgoing.send, tasks, self._enrolment.registration.receive_slots)
+            background = [tasks.create_task(self._receive(worker)), tasks.create_task(self._keep_in_touch(worker))]
+            await first_of(stop.wait(), wait_done(self._forgotten))
+            terms = self._enrolment.terms
+            if terms is not None and not self._forgotten.done():
+                await self._drain(worker, drain_s, terms.lease_s)
             for task in background:
                 task.cancel()
             await worker.aclose()
         return self._forgotten.result() if self._forgotten.done() else None
 
-    async def _wait_over(self, stop: asyncio.Event) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            stopped = tasks.create_task(stop.wait())
-            await asyncio.wait((stopped, self._forgotten), return_when=asyncio.FIRST_COMPLETED)
-            stopped.cancel()
-
-    async def _drain(self, worker: Worker, drain_s: float) -> None:
-        self._send(TransferDrainMsg())
+    async def _drain(self, worker: Worker, drain_s: float, lease_s: float) -> None:
+        self._departure.begin(self._outgoing.send)
         try:
-            async with asyncio.timeout(drain_s), asyncio.TaskGroup() as tasks:
-                drained = tasks.create_task(self._wait_drained(worker))
-                await asyncio.wait((drained, self._forgotten), return_when=asyncio.FIRST_COMPLETED)
-                drained.cancel()
-            self._send(TransferLeaveMsg("drained"))
+            async with asyncio.timeout(drain_s):
+                await first_of(
+                    self._departure.wait_drained(self._parts.results),
+                    self._departure.wait_alone(worker, self._parts.results, lease_s),
+                    wait_done(self._forgotten),
+                )
+            self._outgoing.send_now(TransferLeaveMsg("drained"))
         except TimeoutError:
             log.warning("work left unfinished, or a result not fetched", drain_s=drain_s)
-            self._send(TransferLeaveMsg(f"stopped with work unfinished after {drain_s:g} s"))
-
-    async def _wait_drained(self, worker: Worker) -> None:
-        """Wait until the broker says so, who knows what is on its way here; then for what it knows nothing of."""
-        await self._dismissed.wait()
-        await worker.wait_idle()
-        if self._parts.results is not None:
-            await self._parts.results.wait_empty()
+            self._outgoing.send_now(TransferLeaveMsg(f"stopped with work unfinished after {drain_s:g} s"))
 
     async def _receive(self, worker: Worker) -> None:
         while True:
@@ -126,7 +111,9 @@ class Session:
             except MalformedMessage as error:
                 log.warning("message dropped", peer="broker", reason=error.reason)
                 continue
+            self._departure.heard()
             self._take(message, worker)
+            await asyncio.sleep(0)  # a message a turn: heartbeats get theirs, however many come
 
     def _take(self, message: BrokerMsg, worker: Worker) -> None:
         match message:
@@ -134,36 +121,56 @@ class Session:
                 self._acknowledged(message)
             case TransferRegisterRefusedMsg():
                 self._forget(error_from(message.error))
+            case TransferRegisterAgainMsg(exceed=0):
+                self._register_again(worker)
             case TransferRegisterAgainMsg():
                 self._forget(Forgotten(message.exceed))
             case TransferDrainedMsg():
-                self._dismissed.set()
-            case TransferErrorMsg() if not self._ack.done():
-                self._forget(error_from(message.error))  # nothing but REGISTER has been said
+                self._departure.drained()
             case TransferErrorMsg():
-                log.error("the broker dropped a message", reason=message.error.message)
+                self._refused(message)
             case _:
                 worker.take(message)
 
     def _acknowledged(self, message: TransferRegisterAckMsg) -> None:
-        if not self._ack.done():
-            log.info("registered", instance_id=self._registration.instance_id)
-            self._ack.set_result(message)
+        first = self._enrolment.terms is None
+        self._enrolment.acknowledged(message)
+        if first:
             self._on_registered()
 
-    async def _keep_in_touch(self) -> None:
-        """Register until that is acknowledged, then send heartbeats at the pace the broker asks for."""
-        self._send(self._registration)
-        await asyncio.wait((self._ack,), timeout=REGISTER_AGAIN_S)
-        if not self._ack.done():
-            log.info("waiting for the broker", instance_id=self._registration.instance_id)
-        while not self._ack.done():
-            self._send(self._registration)
-            await asyncio.wait((self._ack,), timeout=REGISTER_AGAIN_S)
-        pace = self._ack.result().heartbeat_s
+    def _refused(self, message: TransferErrorMsg) -> None:
+        """See what the broker could not read. Where it is a registration, saying it again is no help."""
+        if self._enrolment.terms is None:
+            self._forget(error_from(message.error))
+            return
+        log.error("the broker dropped a message", reason=message.error.message)
+        if not self._outgoing.registered:
+            self._forget(Forgotten())
+
+    def _register_again(self, worker: Worker) -> None:
+        """Tell a broker that restarted what is held; computing goes on. One that still does not know is told again."""
+        if self._enrolment.terms is None:
+            return  # it is being said until it is acknowledged
+        if not self._outgoing.registered:
+            self._enrolment.remind()
+            return
+        registration = registration_with(self._enrolment.registration, worker.take_stock())
+        if too_much(registration):
+            log.warning("more is held than a registration can say; all of it is dropped")
+            self._forget(Forgotten())
+            return
+        self._enrolment.begin(registration)
+        worker.say_again()
+        self._departure.say_again(self._outgoing.send)
+
+    async def _keep_in_touch(self, worker: Worker) -> None:
+        """Register, then send heartbeats at the pace the broker asks for."""
+        terms = await self._enrolment.wait_first()
+        loop_lag_s = 0.0
         while True:
-            self._send(TransferHeartbeatMsg())
-            await asyncio.sleep(pace)
+            self._outgoing.send_now(worker.load(loop_lag_s))
+            terms = self._enrolment.terms or terms
+            loop_lag_s = await watch_loop(terms.heartbeat_s)
 
     def _send(self, message: ServiceMsg, attachments: tuple[Frame, ...] = ()) -> None:
         try:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from ..schemas.identifiers import InstanceId, ModelName
 from ..schemas.roles import Role
-from ..schemas.transfer import InstanceId
 
 #: the broker takes no larger message by default
 MAX_INLINE_RESULT_BYTES = 8 * 2**20
@@ -33,7 +33,12 @@ class ServiceSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     instance_id: InstanceId
     #: the broker's service endpoint
     broker: str = "tcp://127.0.0.1:7700"
+    #: what is computed where no models are named: a pipeline that ships, or your own as package.module:ATTRIBUTE
     pipeline: str = "reference"
+    #: models by the name that requests ask for, each with its pipeline; none: one, named after `pipeline`
+    models: dict[ModelName, str] = {}
+    #: models whose weights are in memory at a time; another that is asked for takes the place of one
+    models_in_memory: Annotated[int, Meta(ge=1, le=256)] = 1
     #: a torch device: cpu, cuda, cuda:1
     device: str = "cpu"
     #: threads that one CPU operation may use

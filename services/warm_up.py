@@ -1,5 +1,7 @@
 """One run before the first request: it warms the device up and shows how large the payloads are."""
 
+from collections.abc import Mapping
+
 import structlog
 import torch
 from msgspec import Struct
@@ -21,12 +23,18 @@ class WarmUp(Struct, frozen=True):
     duration_s: float
 
 
-async def warm_up(pipeline: Pipeline, role: Role, device: torch.device, compute: ComputeThread) -> WarmUp:
-    """Compute the role's part of the pipeline's typical request, from the example that its first stage gives."""
-    example = next(spec for spec in pipeline.stages if spec.role is role).example(pipeline.warm_up)
-    computed = await compute.run(pipeline.warm_up, on_device(example, device), lambda: None, lambda _: None)
+async def warm_up(
+    pipelines: Mapping[str, Pipeline], role: Role, device: torch.device, compute: ComputeThread
+) -> WarmUp:
+    """Compute the role's part of the typical request of the first model, from the example that its first stage gives.
+
+    The inputs are as large as the largest typical one of all models; that needs no weights.
+    """
+    model, pipeline = next(iter(pipelines.items()))
+    example = on_device(_example(pipeline, role), device)
+    computed = await compute.run(model, pipeline.warm_up, example, lambda: None, lambda _: None)
     shown = WarmUp(
-        plan(example.tensors).data_size,
+        max(plan(_example(each, role).tensors).data_size for each in pipelines.values()),
         plan(computed.output.tensors).data_size,
         computed.finished - computed.started,
     )
@@ -38,6 +46,11 @@ async def warm_up(pipeline: Pipeline, role: Role, device: torch.device, compute:
         seconds=round(shown.duration_s, 3),
     )
     return shown
+
+
+def _example(pipeline: Pipeline, role: Role) -> StageOutput:
+    first = next(spec for spec in pipeline.stages if spec.role is role)
+    return first.example(pipeline.warm_up)
 
 
 def on_device(output: StageOutput, device: torch.device) -> StageOutput:

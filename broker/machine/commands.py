@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from ...schemas.admin import AdminReplyMsg
 from ...schemas.client import ClientReplyMsg, RelayedChunkMsg
 from ...schemas.roles import Role
 from ...schemas.states import RequestState
@@ -21,6 +22,13 @@ class TellClient(Struct, frozen=True):
     peer: bytes
     msg: ClientReplyMsg
     attachments: tuple[bytes, ...] = ()
+
+
+class TellOperator(Struct, frozen=True):
+    """Send `msg` to an operator."""
+
+    peer: bytes
+    msg: AdminReplyMsg
 
 
 class PassPiece(Struct, frozen=True):
@@ -59,4 +67,4 @@ class ReportIgnored(Struct, frozen=True):
     reason: str
 
 
-Command = TellService | TellClient | PassPiece | ReportTransition | ReportInstance | ReportIgnored
+Command = TellService | TellClient | TellOperator | PassPiece | ReportTransition | ReportInstance | ReportIgnored

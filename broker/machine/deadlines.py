@@ -14,10 +14,16 @@ class Alarm(IntEnum):
     PUSH = auto()
     #: an instance (by peer) should have answered ABORT
     ABORT = auto()
-    #: an instance (by peer) that had no room may be asked again
+    #: an instance (by peer) that had no room, or failed too often, may be asked again
     REST = auto()
-    #: a request (by id) has had its time
+    #: a client (by peer) whose requests end with it has been silent for too long
+    CLIENT = auto()
+    #: a request (by id) has had its time, or waits and cannot be done in time any more
     REQUEST = auto()
+    #: an attempt of a request (by id) takes too long at its stage
+    STAGE = auto()
+    #: a request (by id) was taken up, and nobody else has come that holds more of it
+    SETTLE = auto()
     #: ALLOC of a request (by id) should have been answered
     ALLOC = auto()
     #: a request (by id) that fitted no free instance may be tried again
@@ -43,6 +49,11 @@ class Deadlines:
     def armed(self, alarm: Alarm, subject: str | bytes) -> bool:
         """Say whether the alarm is set."""
         return (alarm, subject) in self._heap
+
+    def when(self, alarm: Alarm, subject: str | bytes) -> float:
+        """Return what the alarm is set for; minus infinity where it is not."""
+        key = self._heap.key_of((alarm, subject))
+        return float("-inf") if key is None else key[0]
 
     def earliest(self) -> float | None:
         """Return the time of the next alarm."""

@@ -8,7 +8,7 @@ from .tables import Tables
 def dismiss_the_quiet(t: Tables) -> None:
     """Let those drained instances go that hold nothing any more; looked at in the end, when the turn has settled."""
     for instance in t.eased:
-        if instance.alive and instance.draining and not instance.dismissed and not _is_needed(instance):
+        if instance.alive and instance.leaving and not instance.dismissed and not _is_needed(instance):
             instance.dismissed = True
             t.tell_service(instance.peer, TransferDrainedMsg())
     t.eased.clear()

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from ...schemas.admin import AdminMsg
 from ...schemas.client import ClientMsg
 from ...schemas.transfer import ServiceMsg
 
@@ -19,6 +20,13 @@ class ClientSpoke(Struct, frozen=True):
 
     peer: bytes
     msg: ClientMsg
+
+
+class OperatorSpoke(Struct, frozen=True):
+    """An operator sent `msg`."""
+
+    peer: bytes
+    msg: AdminMsg
 
 
 class ServiceVanished(Struct, frozen=True):
@@ -39,4 +47,4 @@ class TimePassed(Struct, frozen=True):
     """It is `now`; a deadline may have come."""
 
 
-Event = ServiceSpoke | ClientSpoke | ServiceVanished | ClientVanished | TimePassed
+Event = ServiceSpoke | ClientSpoke | OperatorSpoke | ServiceVanished | ClientVanished | TimePassed

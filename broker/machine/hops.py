@@ -1,10 +1,9 @@
 """A hop: a staged payload is read where it lies, or goes to a receive slot of the instance that takes it up."""
 
 from ...schemas.errors import ManifestMismatch, PayloadTooLarge, TransferError, WriteOverdue
+from ...schemas.memory import EngineName, Slot
 from ...schemas.timing import TransferTiming
 from ...schemas.transfer import (
-    EngineName,
-    Slot,
     TransferAllocatedMsg,
     TransferAllocMsg,
     TransferAllocRefusedMsg,
@@ -16,11 +15,15 @@ from ...schemas.transfer import (
     TransferReadyMsg,
 )
 from .acquaintances import introduce
+from .context import context_of
+from .costs import cost_of
 from .deadlines import Alarm
-from .endings import fail_attempt, said
-from .fitting import all_too_small
+from .endings import end_in_failure, fail_attempt, lose_input, said
+from .fitting import unfit_reason
+from .health import note_failure, note_success, rest
 from .leases import (
     begin_reading,
+    begin_running,
     close_push,
     end_lease,
     end_reading,
@@ -49,13 +52,14 @@ def begin_hop(t: Tables, request: Request, staged: Staged, instance: Instance) -
         case EngineName.NIXL:
             _bring(t, request, staged, instance)
         case None:
-            fail_attempt(t, request, no_way(staged.instance, instance), instance.instance_id)
+            fail_attempt(t, request, no_way(staged.instance, instance), instance)
 
 
 def _read_in_place(t: Tables, request: Request, staged: Staged, instance: Instance) -> None:
     """Let `instance` compute from the sender's slot, which stays as it is until it has ended."""
     sender = staged.instance
     lease = grant_lease(t, request, instance, Phase.RUNNING)
+    begin_running(t, lease)
     begin_reading(lease, staged)
     introduce(sender, instance)
     request.transfers.append(TransferTiming(sender.instance_id, instance.instance_id, 0, 0.0, in_place=True))
@@ -83,7 +87,7 @@ def allocated(t: Tables, lease: Lease, msg: TransferAllocatedMsg) -> None:
     staged = request.source
     problem = instance.slots.adoption_problem(msg.slot, staged.manifest.data_size, instance.pool.size)
     if problem is not None:
-        fail_attempt(t, request, f"{instance}: {ManifestMismatch(problem)}", instance.instance_id)
+        fail_attempt(t, request, f"{instance}: {ManifestMismatch(problem)}", instance)
         return
     instance.slots.adopt(msg.slot)
     lease.slot = msg.slot
@@ -93,19 +97,20 @@ def allocated(t: Tables, lease: Lease, msg: TransferAllocatedMsg) -> None:
 def alloc_refused(t: Tables, lease: Lease, msg: TransferAllocRefusedMsg) -> None:
     """Take the lease back, and let the request wait at its old place for another instance, or for this one later."""
     request, instance = lease.request, lease.instance
-    pool = t.pools[instance.role]
+    pool = request.model.pools[instance.role]
     t.deadlines.disarm(Alarm.ALLOC, request.request_id)
     end_lease(t, lease)
     tell(t, request, f"no room: {said(msg.error)}", instance.instance_id)
     if msg.error.code != PayloadTooLarge.code:
-        _rest(t, instance)
+        rest(t, instance, t.settings.alloc_backoff_s)
     else:
         request.too_small.add(instance.peer)
-        if all_too_small(pool, request):
-            fail_attempt(t, request, f"{instance}: {said(msg.error)}", instance.instance_id)
+        if unfit_reason(pool, request) is not None:
+            end_in_failure(t, request, f"{instance}: {said(msg.error)}", instance)
             return
     request.queued_at = t.now
-    pool.waiting.put(request)
+    pool.waiting.put_back(request, cost_of(request.params, pool.role))
+    t.awake[pool] = None
 
 
 def pushed(t: Tables, push: Push, msg: TransferPushedMsg) -> None:
@@ -118,9 +123,10 @@ def pushed(t: Tables, push: Push, msg: TransferPushedMsg) -> None:
     size = staged.manifest.data_size
     if msg.nbytes != size or slot is None:
         error = TransferError(f"{msg.nbytes} bytes were written, not {size}")
-        fail_attempt(t, request, f"{sender}: {error}", sender.instance_id)
+        fail_attempt(t, request, f"{sender}: {error}", sender)
         return
-    lease.phase = Phase.RUNNING
+    begin_running(t, lease)
+    note_success(t, sender)
     request.transfers.append(TransferTiming(sender.instance_id, receiver.instance_id, msg.nbytes, msg.duration_s))
     move(t, request, STAGES[receiver.role].running, "input arrived", receiver.instance_id)
     _tell_ready(t, lease, staged, slot)
@@ -133,15 +139,17 @@ def push_failed(t: Tables, push: Push, msg: TransferPushFailedMsg) -> None:
     note_answer(sender, Question.PUSH, lease.key)
     if lease.phase is Phase.PUSHING if overdue else _answered(t, push):
         reason = f"{sender} could not write to {lease.instance}: {said(msg.error)}"
-        fail_attempt(t, lease.request, reason, sender.instance_id)
+        note_failure(t, sender)
+        fail_attempt(t, lease.request, reason, lease.instance)
 
 
 def writer_lost(t: Tables, push: Push, reason: str) -> None:
     """End the attempt whose payload its sender was writing when it was lost."""
-    lease, sender = push.lease, push.sender
+    lease = push.lease
     lease.writer_lost = True
     if _answered(t, push):
-        fail_attempt(t, lease.request, reason, sender.instance_id)
+        lose_input(t, lease.request)
+        fail_attempt(t, lease.request, reason, None)
 
 
 def loaded(t: Tables, lease: Lease, _msg: TransferLoadedMsg) -> None:
@@ -155,7 +163,7 @@ def alloc_late(t: Tables, request: Request) -> None:
     lease = request.lease
     if lease is not None:
         reason = f"{lease.instance}: no answer to ALLOC for {t.settings.alloc_timeout_s:g} s"
-        fail_attempt(t, request, reason, lease.instance.instance_id)
+        fail_attempt(t, request, reason, lease.instance)
 
 
 def _start_push(t: Tables, lease: Lease, staged: Staged, slot: Slot) -> None:
@@ -166,17 +174,18 @@ def _start_push(t: Tables, lease: Lease, staged: Staged, slot: Slot) -> None:
     t.deadlines.disarm(Alarm.ALLOC, lease.request.request_id)
     introduce(sender, receiver)
     introduce(receiver, sender)
-    t.tell_service(receiver.peer, TransferExpectMsg(*lease.key, sender.pool))
+    t.tell_service(receiver.peer, TransferExpectMsg(*lease.key, sender.pool, slot))
     size, timeout_s = staged.manifest.data_size, ENGINE_SHARE * t.settings.push_timeout_s
-    push = TransferPushMsg(*lease.key, receiver.instance_id, receiver.pool, slot, size, timeout_s)
+    _, staged_attempt = staged.key
+    push = TransferPushMsg(*lease.key, receiver.instance_id, receiver.pool, slot, size, staged_attempt, timeout_s)
     t.tell_service(sender.peer, push)
 
 
 def _tell_ready(t: Tables, lease: Lease, staged: Staged, slot: Slot, owner: Instance | None = None) -> None:
     """Let the lease's instance go ahead; `owner` is whose slot it reads, if not its own."""
     pool = None if owner is None else owner.pool
-    params = lease.request.params
-    ready = TransferReadyMsg(*lease.key, slot, staged.manifest, params, staged.scalar_fields, pool)
+    context = context_of(lease.request, t.now)
+    ready = TransferReadyMsg(*lease.key, slot, staged.manifest, context, staged.scalar_fields, pool)
     t.tell_service(lease.instance.peer, ready)
 
 
@@ -187,16 +196,3 @@ def _answered(t: Tables, push: Push) -> bool:
     if lease.phase is Phase.QUARANTINED:
         send_abort(t, lease)
     return lease.phase is Phase.PUSHING
-
-
-def _rest(t: Tables, instance: Instance) -> None:
-    """Pass an instance without room over for a while."""
-    instance.resting = True
-    t.pools[instance.role].free.refresh(instance)
-    t.deadlines.arm(Alarm.REST, instance.peer, t.now + t.settings.alloc_backoff_s)
-
-
-def rested(t: Tables, instance: Instance) -> None:
-    """Ask an instance again that had no room."""
-    instance.resting = False
-    t.pools[instance.role].free.refresh(instance)

@@ -2,15 +2,17 @@
 
 from collections import Counter
 from itertools import pairwise
+from math import isclose
 
+from ...schemas.memory import EngineName
 from ...schemas.roles import Role
 from ...schemas.states import TERMINAL_STATES
-from ...schemas.transfer import EngineName
 from .deadlines import Alarm
+from .models import Pool
 from .questions import ALARM_OF
 from .records import Instance, Lease, Phase, Request, Staged
 from .stages import STAGES, WAITING_FOR
-from .tables import Pool, Tables
+from .tables import Tables
 
 _RUNNING_ON = {stage.running: role for role, stage in STAGES.items()}
 
@@ -48,20 +50,21 @@ def check_tables(t: Tables) -> None:
 
 def _check_instance(t: Tables, instance: Instance) -> None:
     """Invariant 2 for leases, invariant 3 for slots."""
-    pool = t.pools[instance.role]
     capacity = instance.registration.capacity
     _require(instance.alive, "a registered instance is alive", instance)
     _require(t.by_id.get(instance.instance_id) is instance, "by_id and by_peer agree", instance)
-    _require(pool.members.get(instance.peer) is instance, "it is a member of its pool", instance)
+    for pool in instance.pools:
+        _require(pool.members.get(instance.peer) is instance, "it is a member of its pools", instance)
+        _require((instance in pool.free) == instance.is_free, "a pool knows it if, and only if, it is free", instance)
     _require(len(instance.leases) + instance.free_leases == capacity, "leases held + free = capacity", instance)
     _require(instance.free_leases >= 0, "no more leases than capacity", instance)
-    free = instance.free_leases > 0 and not instance.resting and not instance.draining
-    _require((instance in pool.free) == free, "the policy knows it if, and only if, it is free", instance)
+    work_s = sum(lease.work_s for lease in instance.leases.values())
+    _require(isclose(instance.outstanding_s, work_s, rel_tol=1e-6, abs_tol=1e-6), "its work is its leases'", instance)
     for question, asked in instance.questions.items():
         alarmed = not asked or t.deadlines.armed(ALARM_OF[question], instance.peer)
         _require(alarmed, "what it must answer has a deadline", instance)
     held = bool(instance.leases or instance.staged or instance.pushes)
-    _require(instance.dismissed == (instance.draining and not held), "it is dismissed once it is drained", instance)
+    _require(instance.dismissed == (instance.leaving and not held), "it is dismissed once it is drained", instance)
     _check_slots(instance)
     for key, lease in instance.leases.items():
         _require(lease.key == key and lease.instance is instance, "its leases are its own", instance)
@@ -77,9 +80,9 @@ def _check_instance(t: Tables, instance: Instance) -> None:
 
 def _check_staged(staged: Staged) -> None:
     """Invariant 3 for what is read in place: it is kept while anybody reads it, and no longer than needed."""
-    request, reader = staged.request, staged.reader
-    _require(request.staged is staged or reader is not None, "staged outputs are somebody's input", request)
-    if reader is not None:
+    request = staged.request
+    _require(request.staged is staged or staged.readers, "staged outputs are somebody's input", request)
+    for reader in staged.readers:
         held = reader.reads is staged and reader.instance.leases.get(reader.key) is reader
         _require(held, "who reads in place holds its lease", request)
 
@@ -122,7 +125,7 @@ def _check_lease(lease: Lease) -> None:
         reading = lease.phase in {Phase.RUNNING, Phase.ABORTING} and lease.slot is None
         _require(reading, "who reads in place runs or is stopped, and has no slot", request)
         kept = staged.instance.alive and staged.instance.staged.get(staged.key) is staged
-        _require(kept and staged.reader is lease, "what is read in place is kept", request)
+        _require(kept and lease in staged.readers, "what is read in place is kept", request)
 
 
 def _check_request(t: Tables, request: Request) -> None:
@@ -131,6 +134,11 @@ def _check_request(t: Tables, request: Request) -> None:
         _require(lease is None and request.staged is None, "it ended and holds nothing", request)
         _require(request.loose_ends > 0, "an ended request is kept for its loose ends alone", request)
         return
+    known = t.models.get(request.model.name) is request.model
+    _require(known, "its model is known", request)
+    _require(t.tenants.get(request.tenant.name) is request.tenant, "its tenant is known", request)
+    staged_armed = t.deadlines.armed(Alarm.STAGE, request.request_id)
+    _require(not staged_armed or state in _RUNNING_ON, "a stage has a limit while it runs", request)
     _require(state in WAITING_FOR or state in _RUNNING_ON, "it waits or runs between events", request)
     _require(t.deadlines.armed(Alarm.REQUEST, request.request_id), "it has a deadline", request)
     allocating = lease is not None and lease.phase is Phase.ALLOCATING
@@ -152,21 +160,35 @@ def _check_request(t: Tables, request: Request) -> None:
 
 def _check_waiting(t: Tables, request: Request, *, hopping: bool) -> None:
     role = WAITING_FOR[request.state]
-    queued = [other for other, pool in t.pools.items() if request in pool.waiting]
-    _require(queued == ([] if hopping else [role]), "it is in its queue, or on its way", request)
+    queued = [other for other, pool in request.model.pools.items() if request in pool.waiting]
+    held = hopping or request.unsettled
+    _require(queued == ([] if held else [role]), "it is in its queue, on its way, or waits for others to come", request)
     _require((request.staged is None) == (role is Role.ENCODER), "all stages but the first have an input", request)
-    parked = t.pools[role].waiting.is_parked(request)
+    parked = request.model.pools[role].waiting.is_parked(request)
     _require(t.deadlines.armed(Alarm.PARKED, request.request_id) == parked, "it is parked for a while", request)
 
 
 def _check_pools(t: Tables, instances: list[Instance]) -> None:
-    members = [instance for pool in t.pools.values() for instance in pool.members.values()]
-    _require(Counter(members) == Counter(instances), "pools have the registered instances", "machine")
-    for role, pool in t.pools.items():
+    pools = [pool for model in t.models.values() for pool in model.pools.values()]
+    members = [instance for pool in pools for instance in pool.members.values()]
+    _require(Counter(members) == Counter({one: len(one.pools) for one in instances}), "pools have members", "machine")
+    for pool in pools:
         _check_queue(t, pool)
-        _require(len(pool.sizes) == len(pool.members), "sizes of all members are known", role)
+        written = [one for one in pool.members.values() if EngineName.NIXL in one.pool.engines]
+        _require(len(pool.sizes) == len(written), "sizes of all members that NIXL reaches are known", pool.role)
         hosts = (one.pool.host_id for one in pool.members.values() if EngineName.SHM in one.pool.engines)
-        _require(pool.on_host == Counter(hosts), "who reads in place is counted by host", role)
+        _require(pool.on_host == Counter(hosts), "who reads in place is counted by host", pool.role)
+    _require(not t.awake, "no pool is left to look at", "machine")
+    _check_tenants(t)
+
+
+def _check_tenants(t: Tables) -> None:
+    live = [request for request in t.requests.values() if request.state not in TERMINAL_STATES]
+    waiting = Counter(request.tenant.name for request in live if not request.admitted)
+    running = Counter(request.tenant.name for request in live if request.admitted)
+    counted = {tenant.name: (tenant.waiting, tenant.running) for tenant in t.tenants.values()}
+    expected = {name: (waiting[name], running[name]) for name in waiting | running}
+    _require(counted == expected, "each tenant's requests are counted", "machine")
 
 
 def _check_queue(t: Tables, pool: Pool) -> None:
@@ -174,14 +196,14 @@ def _check_queue(t: Tables, pool: Pool) -> None:
     _require(len(waiting) == len(set(waiting)) == len(pool.waiting), "no request waits twice", "queue")
     for request in waiting:
         _require(t.requests.get(request.request_id) is request, "waiting requests are known", request)
-        live = request.state in WAITING_FOR and t.pools[WAITING_FOR[request.state]] is pool
+        live = request.state in WAITING_FOR and request.model.pools[WAITING_FOR[request.state]] is pool
         _require(live, "a waiting request waits for this role", request)
 
 
 def _check_alarms(t: Tables) -> None:
     for alarm, subject in t.deadlines.all():
         if isinstance(subject, bytes):
-            known = subject in t.by_peer
+            known = subject in (t.watched if alarm is Alarm.CLIENT else t.by_peer)
         else:
             known = subject in t.requests and t.requests[subject].state not in TERMINAL_STATES
         _require(known, f"the alarm {alarm.name} is about something alive", subject)

@@ -3,6 +3,7 @@
 from ...schemas.states import TERMINAL_STATES
 from ...schemas.transfer import TransferAbortMsg, TransferReleaseMsg
 from .deadlines import Alarm
+from .models import Pool
 from .questions import ask, note_answer
 from .records import Instance, Lease, Phase, Push, Question, Request, Staged
 from .tables import Tables
@@ -11,13 +12,32 @@ from .tables import Tables
 def grant_lease(t: Tables, request: Request, instance: Instance, phase: Phase) -> Lease:
     """Give `request` one place of the instance's capacity."""
     key = (request.request_id, request.attempt)
-    lease = Lease(key, request, instance, phase)
+    lease = Lease(key, request, instance, phase, since=t.now)
     instance.leases[key] = request.lease = lease
     request.loose_ends += 1
     t.grants += 1
     instance.last_granted = t.grants
-    t.pools[instance.role].free.refresh(instance)
+    note_work(lease, instance.slowness * request.model.estimates.stage_s(request.params, instance.role))
+    t.refresh(instance)
     return lease
+
+
+def begin_running(t: Tables, lease: Lease) -> None:
+    """Note that the lease's instance has its input; what it takes of the time of its stage counts from now on."""
+    request, role = lease.request, lease.instance.role
+    lease.phase = Phase.RUNNING
+    lease.since = t.now
+    limits = (t.settings.stage_timeout_s.get(role), request.stage_timeout_s.get(role))
+    limit_s = min((limit for limit in limits if limit is not None), default=None)
+    if limit_s is not None:
+        t.deadlines.arm(Alarm.STAGE, request.request_id, t.now + limit_s)
+
+
+def note_work(lease: Lease, work_s: float) -> None:
+    """Note what the lease still takes of its instance's time."""
+    instance = lease.instance
+    instance.outstanding_s += work_s - lease.work_s
+    lease.work_s = work_s
 
 
 def end_lease(t: Tables, lease: Lease, *, retire_slot: bool = False) -> None:
@@ -25,17 +45,20 @@ def end_lease(t: Tables, lease: Lease, *, retire_slot: bool = False) -> None:
     instance, request = lease.instance, lease.request
     del instance.leases[lease.key]
     note_answer(instance, Question.ABORT, lease.key)
+    note_work(lease, 0.0)
+    if not instance.leases:
+        instance.outstanding_s = 0.0  # whatever rounding has left
     lease.phase = Phase.ENDED
     if request.lease is lease:
         request.lease = None
     return_slot(t, lease, retire=retire_slot)
     end_reading(t, lease)
     if instance.alive:
-        pool = t.pools[instance.role]
-        pool.free.refresh(instance)
-        parked = pool.waiting.first_parked()
-        if parked is not None:
-            unpark(t, parked, instance)
+        t.refresh(instance)
+        for pool in instance.pools:
+            parked = pool.waiting.first_parked()
+            if parked is not None:
+                unpark(t, parked, pool)
     t.eased.append(instance)
     tie_up(t, request)
 
@@ -47,12 +70,13 @@ def return_slot(t: Tables, lease: Lease, *, retire: bool = False) -> None:
     lease.instance.slots.give_back(lease.slot, retire=retire)
     lease.slot = None
     if lease.instance.alive:
-        t.pools[lease.instance.role].free.refresh(lease.instance)
+        t.refresh(lease.instance)
 
 
 def begin_reading(lease: Lease, staged: Staged) -> None:
     """Note that the lease's instance reads `staged` where it lies from now on."""
-    lease.reads, staged.reader = staged, lease
+    lease.reads = staged
+    staged.readers[lease] = None
 
 
 def end_reading(t: Tables, lease: Lease) -> None:
@@ -60,15 +84,16 @@ def end_reading(t: Tables, lease: Lease) -> None:
     staged = lease.reads
     if staged is None:
         return
-    lease.reads = staged.reader = None
-    if staged.request.staged is not staged:
+    lease.reads = None
+    del staged.readers[lease]
+    if staged.request.staged is not staged and not staged.readers:
         _drop_staged(t, staged)
 
 
-def unpark(t: Tables, request: Request, instance: Instance) -> None:
-    """Let a parked request be tried again, since `instance` has a place free."""
+def unpark(t: Tables, request: Request, pool: Pool) -> None:
+    """Let a parked request be tried again, since an instance has a place free."""
     t.deadlines.disarm(Alarm.PARKED, request.request_id)
-    t.pools[instance.role].waiting.put(request)
+    t.put(pool, request)
 
 
 def open_push(t: Tables, staged: Staged, lease: Lease) -> None:
@@ -122,7 +147,7 @@ def release_staged(t: Tables, request: Request) -> None:
     if staged is None:
         return
     request.staged = None
-    if staged.reader is None:
+    if not staged.readers:
         _drop_staged(t, staged)
 
 

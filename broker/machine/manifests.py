@@ -3,7 +3,7 @@
 from math import prod
 
 from ...schemas.manifest import ALIGNMENT, TensorEntry, TensorManifest
-from ...schemas.transfer import Slot
+from ...schemas.memory import Slot
 from .slots import slot_problem
 
 

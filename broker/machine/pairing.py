@@ -1,6 +1,6 @@
 """Which engine moves a payload from one instance to another."""
 
-from ...schemas.transfer import EngineName, PoolAddress
+from ...schemas.memory import EngineName, PoolAddress
 from .records import Instance
 
 

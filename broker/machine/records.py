@@ -2,18 +2,29 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
+from ...schemas.context import Priority, StageTimeouts
 from ...schemas.manifest import ScalarFields, TensorManifest
+from ...schemas.memory import PoolAddress, Slot
 from ...schemas.roles import Role
 from ...schemas.sampling import SamplingParams
 from ...schemas.states import RequestState
 from ...schemas.timing import StageTiming, TransferTiming
-from ...schemas.transfer import PoolAddress, Slot, TransferRegisterMsg
+from ...schemas.transfer import TransferHeartbeatMsg, TransferRegisterMsg
+from .settings import TenantSettings
 from .slots import ReceiveSlots
 from .story import Story
 
+if TYPE_CHECKING:
+    from .models import Model, Pool
+
 #: a request and its attempt; messages of another attempt find nothing
 LeaseKey = tuple[str, int]
+
+
+#: of an instance that has sent no heartbeat yet
+SAID_NOTHING = TransferHeartbeatMsg()
 
 
 class Question(StrEnum):
@@ -58,6 +69,12 @@ class Lease:
     writer_lost: bool = False
     #: the compute thread has taken it up
     started: bool = False
+    #: when it was granted, and then when it was started
+    since: float = 0.0
+    #: what it still takes of its instance's time, as far as it is known, in seconds
+    work_s: float = 0.0
+    #: of the pool whose slot it reads in place, where the broker restarted and the owner has not come yet
+    segment: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,8 +100,26 @@ class Staged:
     slot: Slot
     manifest: TensorManifest
     scalar_fields: ScalarFields
-    #: the lease that reads it in place
-    reader: Lease | None = None
+    #: the leases that read it in place: one of the attempt that runs, the others of attempts that wind down
+    readers: dict[Lease, None] = field(default_factory=dict[Lease, None])
+
+
+@dataclass(slots=True, eq=False)
+class Tenant:
+    """On whose account requests go; it is known while it has any."""
+
+    name: str
+    settings: TenantSettings
+    #: requests that wait for an encoder
+    waiting: int = 0
+    #: live requests that do not
+    running: int = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether it has all in the pools that it may have."""
+        most = self.settings.max_running
+        return most is not None and self.running >= most
 
 
 @dataclass(slots=True, eq=False)
@@ -95,20 +130,32 @@ class Request:
     #: routing id of its client
     client: bytes
     params: SamplingParams
+    model: "Model"
+    tenant: Tenant
     #: counts all accepted requests
     arrival: int
     accepted_at: float
     timeout_s: float
     #: its story so far
     story: Story
+    priority: Priority = Priority.NORMAL
+    stage_timeout_s: StageTimeouts = field(default_factory=dict[Role, float])
+    cancel_on_disconnect: bool = False
+    #: the number of the attempt that runs or waits
     attempt: int = 1
+    #: attempts that failed, with the reason of each
+    reasons: list[str] = field(default_factory=list[str])
+    #: peers on which attempts failed
+    failed_on: set[bytes] = field(default_factory=set[bytes])
     state: RequestState = RequestState.PENDING
     #: of the attempt that runs; None while it waits in a queue
     lease: Lease | None = None
     #: the input of the stage it is in or waits for
     staged: Staged | None = None
-    #: why attempts failed
-    reasons: list[str] = field(default_factory=list[str])
+    #: it left the encoder's queue, and counts as running for its tenant
+    admitted: bool = False
+    #: taken up from services after a restart: others may come that hold more of it
+    unsettled: bool = False
     #: leases and pushes that are not over; the record stays until there is none
     loose_ends: int = 0
     #: peers of the stage it waits for that can never hold its input
@@ -118,6 +165,11 @@ class Request:
     queue_s: float = 0.0
     stages: list[StageTiming] = field(default_factory=list[StageTiming])
     transfers: list[TransferTiming] = field(default_factory=list[TransferTiming])
+
+    @property
+    def deadline(self) -> float:
+        """When its time is over."""
+        return self.accepted_at + self.timeout_s
 
     @property
     def source(self) -> Staged:
@@ -151,13 +203,27 @@ class Instance:
     known_to: "dict[bytes, Instance]" = field(default_factory=dict[bytes, "Instance"])
     #: those whose pools it was told of, by peer
     knows: "dict[bytes, Instance]" = field(default_factory=dict[bytes, "Instance"])
+    #: one of each model that it serves
+    pools: "tuple[Pool, ...]" = ()
+    #: what it said last of itself
+    load: TransferHeartbeatMsg = SAID_NOTHING
+    #: what its leases still take of its time, in seconds
+    outstanding_s: float = 0.0
+    #: how long it takes over what others take one second for
+    slowness: float = 1.0
+    #: attempts that failed on it in a row, earlier incarnations counted in
+    failures: int = 0
+    #: it failed too often, and is given one request at a time until it ends one
+    on_probation: bool = False
     #: False as soon as it is lost
     alive: bool = True
-    #: had no room a moment ago
+    #: it had no room, or failed too often, and is passed over for a while
     resting: bool = False
-    #: wants no more work
+    #: is to be given no more work: an operator's wish
     draining: bool = False
-    #: was told that nothing of it is needed any more
+    #: wants no more work: its own wish, and it leaves when it is told that nothing of it is needed
+    leaving: bool = False
+    #: it has been told so
     dismissed: bool = False
     #: counts all leases granted, when its last one was
     last_granted: int = 0
@@ -178,9 +244,19 @@ class Instance:
         return self.registration.capacity - len(self.leases)
 
     @property
+    def takes_work(self) -> bool:
+        """Whether it is given requests, now or when it has room."""
+        return self.alive and not self.draining and not self.leaving
+
+    @property
     def is_free(self) -> bool:
         """Whether it can be given a request now."""
-        return self.alive and not self.resting and not self.draining and self.free_leases > 0
+        room = not self.leases if self.on_probation else self.free_leases > 0
+        return room and self.takes_work and not self.resting
+
+    def has_loaded(self, model: str) -> bool:
+        """Say whether the weights of `model` are in its memory, as far as it said."""
+        return self.load.loaded is None or model in self.load.loaded
 
     @property
     def pool(self) -> PoolAddress:

@@ -2,27 +2,32 @@
 
 from ipaddress import ip_address
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ...schemas.errors import RegistrationRefused, TriptychError, VersionMismatch
+from ...schemas.identifiers import routing_id, split_routing_id
+from ...schemas.memory import EngineName, PoolAddress
 from ...schemas.transfer import (
     PROTOCOL_VERSION,
-    EngineName,
-    PoolAddress,
     TransferRegisterAckMsg,
     TransferRegisterAgainMsg,
     TransferRegisterMsg,
     TransferRegisterRefusedMsg,
-    routing_id,
 )
 from .acquaintances import part
 from .commands import ReportInstance
 from .deadlines import Alarm
 from .endings import fail_attempt
+from .health import note_failure, rest_if_failing
 from .hops import writer_lost
 from .leases import end_lease, end_reading, release_staged
+from .naming import check_models, serve
 from .records import Instance, Phase, Staged
 from .results import lose_relays
 from .slots import ReceiveSlots, overlap_problem, slot_problem
 from .tables import Tables
+from .take_up import check_holdings, take_up
 
 
 def register(t: Tables, peer: bytes, msg: TransferRegisterMsg) -> None:
@@ -32,6 +37,7 @@ def register(t: Tables, peer: bytes, msg: TransferRegisterMsg) -> None:
         _check_data_endpoint(t, msg)
         known = t.by_id.get(msg.instance_id)
         _check_agent(t, peer, msg.pool)
+        check_models(t, msg.models)
         if known is not None:
             _check_successor(known, peer, msg)
     except TriptychError as error:
@@ -53,16 +59,33 @@ def register(t: Tables, peer: bytes, msg: TransferRegisterMsg) -> None:
 
 def _replace(t: Tables, known: Instance, incarnation: int) -> None:
     """Drop an instance in favour of a newer incarnation, and tell it so: it must not come back and do the same."""
-    reason = f"a newer incarnation of {known.instance_id} has registered; two services must not share an instance_id"
-    t.tell_service(known.peer, TransferRegisterRefusedMsg(RegistrationRefused(reason).info()))
+    t.tell_service(known.peer, TransferRegisterRefusedMsg(_replaced(known.instance_id).info()))
     lose(t, known, "replaced", f"it was replaced by incarnation {incarnation}")
 
 
-def drain(t: Tables, instance: Instance) -> None:
-    """Give `instance` no more work; what it has goes on, and it is dismissed when that is over."""
-    if not instance.draining:
-        instance.draining = True
-        t.pools[instance.role].free.refresh(instance)
+def _replaced(instance_id: str) -> RegistrationRefused:
+    return RegistrationRefused(
+        f"a newer incarnation of {instance_id} has registered; two services must not share an instance_id"
+    )
+
+
+def turn_away(t: Tables, peer: bytes, msg: Struct) -> None:
+    """Tell a service that is not registered how to come (back), or that another is here in its place."""
+    instance_id, incarnation = split_routing_id(peer)
+    known = t.by_id.get(instance_id)
+    if known is not None and incarnation < known.registration.incarnation:
+        t.tell_service(peer, TransferRegisterRefusedMsg(_replaced(instance_id).info()))
+    else:
+        gone = t.departed.includes(instance_id, incarnation)
+        t.tell_service(peer, TransferRegisterAgainMsg(t.departed.last(instance_id) if gone else 0))
+    t.ignore(peer, msg, "not registered")
+
+
+def leave(t: Tables, instance: Instance) -> None:
+    """Give `instance` no more work, as it wishes; what it has goes on, and it is dismissed when that is over."""
+    if not instance.leaving:
+        instance.leaving = True
+        t.refresh(instance)
         t.out.append(ReportInstance(instance.instance_id, instance.role, "draining"))
         t.eased.append(instance)
 
@@ -74,21 +97,22 @@ def lose(t: Tables, instance: Instance, change: str, reason: str) -> None:
     if instance.pool.nixl is not None:
         del t.by_agent[instance.pool.nixl.agent]
     t.departed.note(instance.instance_id, instance.registration.incarnation)
-    t.pools[instance.role].remove(instance)
-    t.deadlines.disarm(Alarm.LEASE, instance.peer)
-    t.deadlines.disarm(Alarm.REST, instance.peer)
-    t.deadlines.disarm(Alarm.PUSH, instance.peer)
-    t.deadlines.disarm(Alarm.ABORT, instance.peer)
+    for pool in instance.pools:
+        pool.remove(instance)
+    for alarm in (Alarm.LEASE, Alarm.REST, Alarm.PUSH, Alarm.ABORT):
+        t.deadlines.disarm(alarm, instance.peer)
     t.out.append(ReportInstance(instance.instance_id, instance.role, change, reason))
     why = f"{instance} is lost: {reason}"
     lose_relays(t, instance, why)
+    if any(lease.phase is Phase.RUNNING for lease in instance.leases.values()):
+        note_failure(t, instance)
     for push in list(instance.pushes.values()):
         writer_lost(t, push, why)
     for lease in list(instance.leases.values()):
         request, current = lease.request, lease.request.lease is lease
         end_lease(t, lease)
         if current:
-            fail_attempt(t, request, why, instance.instance_id)
+            fail_attempt(t, request, why, None)
     for staged in list(instance.staged.values()):
         _lose_staged(t, staged, why)
     part(t, instance)
@@ -96,27 +120,34 @@ def lose(t: Tables, instance: Instance, change: str, reason: str) -> None:
 
 def _lose_staged(t: Tables, staged: Staged, why: str) -> None:
     """End the attempt whose input was not moved yet, or is read in place: an owner that only hangs may write there."""
-    request, reader = staged.request, staged.reader
+    request = staged.request
     if request.staged is staged:
-        moved = request.lease is not None and request.lease.phase is Phase.RUNNING and reader is None
-        if moved:
-            release_staged(t, request)
-        else:
-            fail_attempt(t, request, why, staged.instance.instance_id)
-    if reader is not None:
+        lease = request.lease
+        moved = lease is not None and lease.phase is Phase.RUNNING and lease.reads is not staged
+        release_staged(t, request)
+        if not moved:
+            fail_attempt(t, request, why, None)
+    for reader in list(staged.readers):
         end_reading(t, reader)
 
 
 def _admit(t: Tables, peer: bytes, msg: TransferRegisterMsg) -> None:
     t.registrations += 1
     expires_at = t.now + t.settings.lease_s
-    instance = Instance(peer, msg, t.registrations, ReceiveSlots(msg.receive_slots), expires_at)
+    known = replace(msg, jobs=(), outputs=())
+    instance = Instance(peer, known, t.registrations, ReceiveSlots(msg.receive_slots), expires_at)
+    instance.pools = tuple(serve(t, name).pools[msg.role] for name in msg.models)
+    instance.failures = t.failures.of(msg.instance_id)
     t.by_peer[peer] = t.by_id[msg.instance_id] = instance
     if msg.pool.nixl is not None:
         t.by_agent[msg.pool.nixl.agent] = instance
-    t.pools[msg.role].add(instance)
+    for pool in instance.pools:
+        pool.add(instance)
     t.deadlines.arm(Alarm.LEASE, peer, expires_at)
+    rest_if_failing(t, instance)
     t.out.append(ReportInstance(msg.instance_id, msg.role, "registered"))
+    take_up(t, instance, msg)
+    t.refresh(instance)
 
 
 def _check_registration(peer: bytes, msg: TransferRegisterMsg) -> None:
@@ -126,11 +157,14 @@ def _check_registration(peer: bytes, msg: TransferRegisterMsg) -> None:
     expected = routing_id(msg.instance_id, msg.incarnation)
     if peer != expected:
         raise RegistrationRefused(f"its routing id is {peer!r}, that of its instance and incarnation is {expected!r}")
+    if not msg.models or len(set(msg.models)) < len(msg.models):
+        raise RegistrationRefused(f"it serves the models {list(msg.models)}; it must name one at least, each once")
     problems = (slot_problem(slot, msg.pool.size) for slot in msg.receive_slots)
     problem = next(filter(None, problems), None) or overlap_problem(msg.receive_slots)
     if problem is not None:
         raise RegistrationRefused(f"receive slots: {problem}")
     _check_engines(msg.pool)
+    check_holdings(msg)
 
 
 def _check_engines(pool: PoolAddress) -> None:
@@ -174,5 +208,5 @@ def _check_successor(known: Instance, peer: bytes, msg: TransferRegisterMsg) -> 
     incarnation = known.registration.incarnation
     if msg.incarnation < incarnation:
         raise RegistrationRefused(f"incarnation {msg.incarnation} is older than {incarnation}, which is registered")
-    if peer == known.peer and msg != known.registration:
+    if peer == known.peer and replace(msg, jobs=(), outputs=()) != known.registration:
         raise RegistrationRefused(f"incarnation {incarnation} is registered with other values; come as a newer one")

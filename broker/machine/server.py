@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Mapping
 
+from ...schemas.status import ServerStatus
+from .admin import operator_spoke
 from .alarms import time_passed
 from .clients import client_spoke
 from .commands import Command
 from .dismissals import dismiss_the_quiet
 from .dispatch import dispatch
-from .events import ClientSpoke, ClientVanished, Event, ServiceSpoke, ServiceVanished, TimePassed
+from .events import ClientSpoke, ClientVanished, Event, OperatorSpoke, ServiceSpoke, ServiceVanished, TimePassed
 from .invariants import check_tables
 from .services import service_spoke, service_vanished
 from .settings import DispatchSettings
-from .status import ServerStatus, status_of
+from .status import status_of
 from .tables import Tables, new_tables
 
 
@@ -30,6 +32,8 @@ class DiffusionServer:
         """
         t = self._tables
         t.now = max(t.now, now)
+        if t.settled_at is None:
+            t.settled_at = t.now + t.settings.take_up_s
         _HANDLERS[type(event)](t, event)
         dispatch(t)
         dismiss_the_quiet(t)
@@ -62,6 +66,7 @@ def _client_vanished(_t: Tables, _event: ClientVanished) -> None:
 _HANDLERS: Mapping[type, Callable[..., None]] = {
     ServiceSpoke: service_spoke,
     ClientSpoke: client_spoke,
+    OperatorSpoke: operator_spoke,
     ServiceVanished: service_vanished,
     ClientVanished: _client_vanished,
     TimePassed: time_passed,

@@ -17,16 +17,16 @@ from ...schemas.transfer import (
     TransferProgressMsg,
     TransferPushedMsg,
     TransferPushFailedMsg,
-    TransferRegisterAgainMsg,
     TransferRegisterMsg,
     TransferReleasedMsg,
+    TransferReleaseMsg,
     TransferStagedMsg,
     TransferStartedMsg,
 )
 from . import hops, results, work
 from .events import ServiceSpoke, ServiceVanished
 from .records import Instance, Phase
-from .registry import drain, lose, register
+from .registry import leave, lose, register, turn_away
 from .tables import Tables
 
 _RUNNING = frozenset({Phase.RUNNING})
@@ -60,8 +60,7 @@ def service_spoke(t: Tables, event: ServiceSpoke) -> None:
         return
     instance = t.by_peer.get(peer)
     if instance is None:
-        t.tell_service(peer, TransferRegisterAgainMsg())
-        t.ignore(peer, msg, "not registered")
+        turn_away(t, peer, msg)
         return
     instance.expires_at = t.now + t.settings.lease_s
     t.attachments = event.attachments
@@ -75,7 +74,11 @@ def service_vanished(t: Tables, event: ServiceVanished) -> None:
         lose(t, instance, "lost", event.reason)
 
 
-def _heartbeat(t: Tables, instance: Instance, _msg: TransferHeartbeatMsg) -> None:
+def _heartbeat(t: Tables, instance: Instance, msg: TransferHeartbeatMsg) -> None:
+    moved = instance.load.loaded != msg.loaded
+    instance.load = msg
+    if moved:
+        t.refresh(instance)
     t.tell_service(instance.peer, TransferHeartbeatAckMsg())
 
 
@@ -84,7 +87,7 @@ def _leave(t: Tables, instance: Instance, msg: TransferLeaveMsg) -> None:
 
 
 def _drain(t: Tables, instance: Instance, _msg: TransferDrainMsg) -> None:
-    drain(t, instance)
+    leave(t, instance)
 
 
 LeaseMsg = (
@@ -104,6 +107,8 @@ def _about_a_lease(t: Tables, instance: Instance, msg: LeaseMsg) -> None:
     lease = instance.leases.get((msg.request_id, msg.attempt))
     if lease is None:
         t.ignore(instance.peer, msg, f"it holds no lease of {msg.request_id}, attempt {msg.attempt}")
+        if isinstance(msg, TransferDoneMsg):
+            t.tell_service(instance.peer, TransferReleaseMsg(msg.request_id, msg.attempt))  # it keeps the result for us
         return
     phases, handle = ABOUT_A_LEASE[type(msg)]
     if lease.phase not in phases:

@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
-from ...schemas.transfer import Slot
+from ...schemas.memory import Slot
 
 
 def slot_problem(slot: Slot, pool_size: int) -> str | None:
@@ -75,6 +75,14 @@ class ReceiveSlots:
         if slot.size and self._overlaps(slot):
             return f"slot {slot.slot_id} overlaps another receive slot"
         return slot_problem(slot, pool_size)
+
+    def take_back(self, slot: Slot) -> None:
+        """Note that `slot`, pre-allocated or dynamic, is taken already."""
+        if slot.slot_id in self.fixed:
+            self._free.remove((slot.size, slot.slot_id))
+            self.taken[slot.slot_id] = slot
+        else:
+            self.adopt(slot)
 
     def adopt(self, slot: Slot) -> None:
         """Take a dynamic slot in."""

@@ -1,6 +1,7 @@
 """What happened to each request, for people; of those that ended, the last ones."""
 
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,9 @@ class EndedStories:
 
     def __len__(self) -> int:
         return len(self._stories)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stories)
 
     def keep(self, request_id: str, story: Story) -> None:
         """Keep `story`, and forget the oldest."""

@@ -1,69 +1,22 @@
 """Everything the machine knows, and the commands of the present turn. Handlers are functions over it."""
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 
 from ...schemas.client import ClientReplyMsg
-from ...schemas.roles import Role
-from ...schemas.transfer import BrokerMsg, EngineName
+from ...schemas.transfer import BrokerMsg
 from .commands import Command, ReportIgnored, TellClient, TellService
 from .deadlines import Deadlines
-from .heaps import KeyedHeap
-from .pace import Pace
-from .policies import POLICIES, FreeInstances
-from .queues import WaitingQueue
-from .records import Instance, Request
+from .models import Model, Pool
+from .records import Instance, Request, Tenant
 from .relays import Relays
 from .settings import DispatchSettings
 from .story import EndedStories
 
 #: instances that went and whose last incarnation is remembered
 REMEMBERED_INSTANCES = 100_000
-
-
-class Pool:
-    """The instances of one role, and the requests that wait for them."""
-
-    __slots__ = ("free", "members", "on_host", "sizes", "waiting")
-
-    def __init__(self, settings: DispatchSettings) -> None:
-        #: all that are registered, by peer, in order of registration
-        self.members = OrderedDict[bytes, Instance]()
-        #: those that can take a request now
-        self.free = FreeInstances(POLICIES[settings.policy])
-        #: all that are registered, the one with the largest tensor pool first
-        self.sizes = KeyedHeap[Instance]()
-        #: by host id, how many can read in place there
-        self.on_host = Counter[str]()
-        self.waiting = WaitingQueue()
-
-    def add(self, instance: Instance) -> None:
-        """Take a new instance in."""
-        self.members[instance.peer] = instance
-        self.sizes.put(instance, (-instance.pool.size,))
-        self._count_reader(instance, 1)
-        self.free.refresh(instance)
-
-    def remove(self, instance: Instance) -> None:
-        """Drop a lost instance."""
-        del self.members[instance.peer]
-        self.sizes.discard(instance)
-        self._count_reader(instance, -1)
-        self.free.set_aside(instance)
-
-    def largest(self) -> int:
-        """Return the bytes of the largest tensor pool."""
-        key = self.sizes.first_key()
-        return 0 if key is None else -int(key[0])
-
-    def _count_reader(self, instance: Instance, change: int) -> None:
-        if EngineName.SHM in instance.pool.engines:
-            host_id = instance.pool.host_id
-            self.on_host[host_id] += change
-            if not self.on_host[host_id]:
-                del self.on_host[host_id]
 
 
 class Departed:
@@ -90,6 +43,35 @@ class Departed:
         return self._incarnations.get(instance_id, -1)
 
 
+class Failures:
+    """How often instances failed in a row; those that crash each time come back under the same id."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts = OrderedDict[str, int]()
+
+    def of(self, instance_id: str) -> int:
+        """Return the failures in a row."""
+        return self._counts.get(instance_id, 0)
+
+    def note(self, instance_id: str, count: int) -> None:
+        """Remember `count`; 0 is forgotten."""
+        self._counts.pop(instance_id, None)
+        if count:
+            self._counts[instance_id] = count
+        if len(self._counts) > REMEMBERED_INSTANCES:
+            self._counts.popitem(last=False)
+
+
+@dataclass(slots=True)
+class WatchedClient:
+    """A client whose requests end when nothing is heard of it any more."""
+
+    expires_at: float
+    request_ids: set[str] = field(default_factory=set[str])
+
+
 @dataclass(slots=True)
 class Tables:
     """The state of the machine."""
@@ -99,7 +81,18 @@ class Tables:
     package_version: str
     #: of the broker
     network_id: str
-    pools: dict[Role, Pool]
+    #: by name; "" is the one of requests that named none when none was served
+    models: dict[str, Model] = field(default_factory=dict[str, Model])
+    #: by name, those that have live requests
+    tenants: dict[str, Tenant] = field(default_factory=dict[str, Tenant])
+    #: clients whose requests end with them, by peer
+    watched: dict[bytes, WatchedClient] = field(default_factory=dict[bytes, WatchedClient])
+    #: pools in which a request and an instance may have come together
+    awake: dict[Pool, None] = field(default_factory=dict[Pool, None])
+    #: failures in a row of instances, by instance id, those that have any
+    failures: Failures = field(default_factory=Failures)
+    #: when services of a broker before this one are no longer waited for
+    settled_at: float | None = None
     #: live requests, and ended ones with loose ends
     requests: dict[str, Request] = field(default_factory=dict[str, Request])
     ended: EndedStories = field(default_factory=EndedStories)
@@ -109,7 +102,6 @@ class Tables:
     by_agent: dict[str, Instance] = field(default_factory=dict[str, Instance])
     departed: Departed = field(default_factory=Departed)
     deadlines: Deadlines = field(default_factory=Deadlines)
-    pace: Pace = field(default_factory=Pace)
     #: pieces of results that pass through
     relays: Relays = field(default_factory=Relays)
     #: requests accepted so far
@@ -127,6 +119,30 @@ class Tables:
     #: the bytes that came with the present message
     attachments: tuple[bytes, ...] = ()
 
+    @property
+    def settled(self) -> bool:
+        """Whether all have had their time to come who knew a broker before this one."""
+        return self.settled_at is not None and self.now >= self.settled_at
+
+    def refresh(self, instance: Instance) -> None:
+        """Put `instance` where its state belongs in the pools of all models that it serves."""
+        free = instance.is_free
+        for pool in instance.pools:
+            pool.free.refresh(instance)
+            if free and len(pool.waiting):
+                self.awake[pool] = None
+
+    def put(self, pool: Pool, request: Request) -> None:
+        """Let `request` wait in `pool`."""
+        pool.waiting.put(request)
+        self.awake[pool] = None
+
+    def wake_sender(self, pool: Pool) -> None:
+        """Look again at the pool whose output waits in `pool`, where there is less of it now."""
+        sender = pool.sender
+        if sender is not None and len(sender.waiting):
+            self.awake[sender] = None
+
     def tell_service(self, peer: bytes, msg: BrokerMsg) -> None:
         """Send `msg` to a service."""
         self.out.append(TellService(peer, msg))
@@ -142,4 +158,4 @@ class Tables:
 
 def new_tables(settings: DispatchSettings, package_version: str, network_id: str = "") -> Tables:
     """Return the state of a machine that has seen nothing."""
-    return Tables(settings, package_version, network_id, {role: Pool(settings) for role in Role})
+    return Tables(settings, package_version, network_id)

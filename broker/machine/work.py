@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from ...schemas.client import ProgressMsg, ResultMsg, StageFinishedMsg, StageStartedMsg
-from ...schemas.errors import MalformedMessage, ManifestMismatch
+from ...schemas.errors import MalformedMessage, ManifestMismatch, RequestTimedOut
 from ...schemas.roles import Role
 from ...schemas.states import RequestState
 from ...schemas.timing import StageTiming
@@ -12,16 +12,24 @@ from ...schemas.transfer import (
     TransferFailedMsg,
     TransferProgressMsg,
     TransferReleasedMsg,
+    TransferReleaseMsg,
     TransferStagedMsg,
     TransferStartedMsg,
 )
-from .endings import close, disarm, fail_attempt, said
-from .leases import end_lease, release_staged
+from .deadlines import Alarm
+from .endings import close, disarm, end_early, end_in_failure, fail_attempt, is_final, said
+from .feasibility import latest_start
+from .health import note_success
+from .leases import end_lease, note_work, release_staged
 from .manifests import manifest_problem
 from .records import Instance, Lease, Phase, Request, Staged
 from .stages import STAGES
 from .tables import Tables
 from .transitions import move
+
+#: the weight of the newest observation, and the largest one that counts
+SLOWNESS_WEIGHT = 0.2
+MOST_SLOWNESS = 100.0
 
 
 def enqueue(t: Tables, request: Request, role: Role, cause: str) -> None:
@@ -29,14 +37,17 @@ def enqueue(t: Tables, request: Request, role: Role, cause: str) -> None:
     request.queued_at = t.now
     request.queue_s = 0.0
     request.too_small.clear()
+    request.failed_on.clear()
     move(t, request, STAGES[role].waiting, cause)
-    t.pools[role].waiting.put(request)
+    t.put(request.model.pools[role], request)
+    _wake_in_time(t, request)
 
 
 def started(t: Tables, lease: Lease, _msg: TransferStartedMsg) -> None:
     """Tell the client that the stage is computed now."""
     if not lease.started:
         lease.started = True
+        lease.since = t.now
         instance = lease.instance
         started_msg = StageStartedMsg(lease.request.request_id, instance.role, instance.instance_id)
         t.tell_client(lease.request.client, started_msg)
@@ -45,6 +56,10 @@ def started(t: Tables, lease: Lease, _msg: TransferStartedMsg) -> None:
 def progress(t: Tables, lease: Lease, msg: TransferProgressMsg) -> None:
     """Tell the client how far the stage is."""
     request, role = lease.request, lease.instance.role
+    if 0 < msg.step <= msg.steps:
+        left = (msg.steps - msg.step) / (msg.steps - msg.step + 1)
+        note_work(lease, lease.work_s * left)
+        t.refresh(lease.instance)
     t.tell_client(request.client, ProgressMsg(request.request_id, role, min(msg.step, msg.steps), msg.steps))
 
 
@@ -57,8 +72,10 @@ def staged(t: Tables, lease: Lease, msg: TransferStagedMsg) -> None:
         return
     problem = manifest_problem(msg.manifest, msg.slot, instance.pool.size)
     if problem is not None:
-        fail_attempt(t, request, f"{instance}: {ManifestMismatch(problem)}", instance.instance_id)
+        fail_attempt(t, request, f"{instance}: {ManifestMismatch(problem)}", instance)
         return
+    disarm(t, request)
+    _note_success(t, lease)
     end_lease(t, lease)
     release_staged(t, request)
     output = Staged(lease.key, request, instance, msg.slot, msg.manifest, msg.scalar_fields)
@@ -80,7 +97,10 @@ def done(t: Tables, lease: Lease, msg: TransferDoneMsg) -> None:
         _violation(t, lease, problem)
         return
     disarm(t, request)
+    _note_success(t, lease)
+    t.deadlines.disarm(Alarm.REQUEST, request.request_id)
     end_lease(t, lease)
+    t.tell_service(instance.peer, TransferReleaseMsg(*lease.key))
     release_staged(t, request)
     move(t, request, RequestState.DONE, "result arrived", instance.instance_id)
     _note_stage(t, request, instance, msg.timing)
@@ -101,7 +121,14 @@ def failed(t: Tables, lease: Lease, msg: TransferFailedMsg) -> None:
     request, instance = lease.request, lease.instance
     if lease.phase is not Phase.PUSHING:
         end_lease(t, lease)
-    fail_attempt(t, request, f"{instance}: {said(msg.error)}", instance.instance_id)
+    reason = f"{instance}: {said(msg.error)}"
+    if msg.error.code == RequestTimedOut.code:
+        error = RequestTimedOut(request.timeout_s, request.state)
+        end_early(t, request, RequestState.TIMED_OUT, error, reason, instance.instance_id)
+    elif is_final(msg.error):
+        end_in_failure(t, request, reason, instance)
+    else:
+        fail_attempt(t, request, reason, instance)
 
 
 def released(t: Tables, lease: Lease, msg: TransferReleasedMsg) -> None:
@@ -124,7 +151,23 @@ def _media_problem(msg: TransferDoneMsg, attachments: tuple[bytes, ...]) -> str 
 def _violation(t: Tables, lease: Lease, reason: str) -> None:
     """End the attempt of an instance that does not keep to the protocol."""
     instance = lease.instance
-    fail_attempt(t, lease.request, f"{instance}: {MalformedMessage(reason)}", instance.instance_id)
+    fail_attempt(t, lease.request, f"{instance}: {MalformedMessage(reason)}", instance)
+
+
+def _wake_in_time(t: Tables, request: Request) -> None:
+    """Set the alarm for when the request must be served at the latest; once it is, the alarm is early."""
+    t.deadlines.arm(Alarm.REQUEST, request.request_id, latest_start(request))
+
+
+def _note_success(t: Tables, lease: Lease) -> None:
+    """Learn from a stage that is done how long it takes, and how quick the instance is."""
+    request, instance = lease.request, lease.instance
+    note_success(t, instance)
+    took_s = t.now - lease.since
+    expected_s = request.model.estimates.stage_s(request.params, instance.role)
+    if expected_s > 0:
+        instance.slowness += SLOWNESS_WEIGHT * (min(took_s / expected_s, MOST_SLOWNESS) - instance.slowness)
+    request.model.estimates.observe(request.params, instance.role, took_s)
 
 
 def _note_stage(t: Tables, request: Request, instance: Instance, timing: StageTiming) -> None:

@@ -17,11 +17,13 @@ from ..machine.commands import (
     ReportInstance,
     ReportTransition,
     TellClient,
+    TellOperator,
     TellService,
 )
 from ..machine.events import ClientVanished, Event, ServiceVanished, TimePassed
 from ..machine.server import DiffusionServer
-from .reports import report_ignored, report_instance, report_transition
+from .counts import Counts
+from .reports import report_bug, report_ignored, report_instance, transition_reporter
 
 #: a timer that fires later than this was held up, and with it the messages that may have been in time, in seconds
 LATE_S = 0.05
@@ -38,13 +40,13 @@ class Driver:
         services: RouterLink[ServiceMsg, BrokerMsg],
         clients: RouterLink[ClientMsg, ClientReplyMsg],
     ) -> None:
+        #: messages so far
+        self.counts = Counts()
         self._server = server
         self._services = services
         self._clients = clients
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        #: what the timer is set for
-        self._deadline: float | None = None
         #: the timer was late; it fires once more, whatever happens until then
         self._in_grace = False
         self._events: deque[Event] = deque()
@@ -54,17 +56,23 @@ class Driver:
             TellService: self._tell_service,
             TellClient: self._tell_client,
             PassPiece: self._queue_piece,
-            ReportTransition: report_transition,
+            ReportTransition: transition_reporter(),
             ReportInstance: report_instance,
-            ReportIgnored: report_ignored,
+            ReportIgnored: self._report_ignored,
         }
 
-    def feed(self, event: Event) -> None:
-        """Let the machine handle `event`, and all that carrying out its commands brings about."""
-        self._events.append(event)
+    def on_answer(self, tell_operator: Callable[[TellOperator], None]) -> None:
+        """Let `tell_operator` take answers to operators."""
+        self._execute[TellOperator] = tell_operator
+
+    def feed(self, *events: Event) -> None:
+        """Let the machine handle `events`, and all that carrying out its commands brings about.
+
+        First it decides about all of them, then everything is sent: ZeroMQ's thread is woken once and not for each.
+        """
+        self._events.extend(events)
         while self._events:
-            for command in self._server.handle(self._events.popleft(), self._loop.time()):
-                self._execute[type(command)](command)
+            self._carry_out(self._decide())
         self._arm_timer()
 
     def close(self) -> None:
@@ -72,17 +80,44 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
 
+    def _decide(self) -> list[Command]:
+        """Return what is to be done about all events so far. A bug costs the event that met it, and not the broker."""
+        now, commands = self._loop.time(), list[Command]()
+        while self._events:
+            event = self._events.popleft()
+            try:
+                commands += self._server.handle(event, now)
+            except Exception as error:  # noqa: BLE001  (whatever it is: logged with its traceback)
+                report_bug(event, error)
+        return commands
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        """Do it all, services first: they have something to do, clients something to see. Bugs cost one command."""
+        for_clients = [command for command in commands if type(command) is TellClient]
+        others = [command for command in commands if type(command) is not TellClient]
+        for command in others + for_clients:
+            try:
+                self._execute[type(command)](command)
+            except Exception as error:  # noqa: BLE001  (as above)
+                report_bug(command, error)
+
     def _tell_service(self, command: TellService) -> None:
         try:
             self._services.send_nowait(command.peer, command.msg)
         except PeerUnreachable as error:
+            self.counts.undeliverable += 1
             self._events.append(ServiceVanished(command.peer, error.reason))
 
     def _tell_client(self, command: TellClient) -> None:
         try:
             self._clients.send_nowait(command.peer, command.msg, command.attachments)
         except PeerUnreachable as error:
+            self.counts.undeliverable += 1
             self._events.append(ClientVanished(command.peer, error.reason))
+
+    def _report_ignored(self, command: ReportIgnored) -> None:
+        self.counts.ignored += 1
+        report_ignored(command)
 
     def _queue_piece(self, command: PassPiece) -> None:
         self._pieces.append(command)
@@ -98,17 +133,15 @@ class Driver:
             self._loop.call_soon(self._pass_piece)
 
     def _arm_timer(self) -> None:
-        if self._in_grace:
-            return
+        """Set the timer, unless it fires in time anyway: too early, it finds nothing to do and is set again."""
         deadline = self._server.next_deadline()
+        if self._in_grace or deadline is None:
+            return
         if self._timer is not None:
-            if deadline == self._deadline:
+            if self._timer.when() <= deadline:
                 return
             self._timer.cancel()
-            self._timer = None
-        self._deadline = deadline
-        if deadline is not None:
-            self._timer = self._loop.call_at(deadline, self._alarm)
+        self._timer = self._loop.call_at(deadline, self._alarm)
 
     def _alarm(self) -> None:
         """Tell the machine the time, but where the loop was held up let it first hear what was said meanwhile."""

@@ -1,11 +1,26 @@
 """The machine's reports as log events."""
 
+import logging
+from collections.abc import Callable
+
 import structlog
+from msgspec import Struct
 
 from ...schemas.states import TERMINAL_STATES, RequestState
 from ..machine.commands import ReportIgnored, ReportInstance, ReportTransition
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("triptych.broker")
+
+
+def transition_reporter() -> Callable[[ReportTransition], None]:
+    """Return what logs state changes, as logging is set up now: those that nobody will read cost nothing."""
+    return report_transition if log.is_enabled_for(logging.DEBUG) else report_end
+
+
+def report_end(report: ReportTransition) -> None:
+    """Log the end of a request, and no other change of its state."""
+    if report.finish in TERMINAL_STATES:
+        report_transition(report)
 
 
 def report_transition(report: ReportTransition) -> None:
@@ -38,6 +53,12 @@ def report_instance(report: ReportInstance) -> None:
 def report_ignored(report: ReportIgnored) -> None:
     """Log a message that changed nothing."""
     log.debug("message ignored", peer=printable(report.peer), msg_type=report.msg_type, reason=report.reason)
+
+
+def report_bug(subject: Struct, error: Exception) -> None:
+    """Log a bug that `subject` met, with its traceback."""
+    peer = getattr(subject, "peer", b"")
+    log.error("message met a bug", kind=type(subject).__name__, peer=printable(peer), exc_info=error)
 
 
 def report_malformed(peer: bytes, reason: str) -> None:

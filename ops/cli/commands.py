@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 from ...broker.shell.settings import BrokerSettings
-from ...client.options import SamplingOptions
+from ...client.options import RequestOptions
+from ...schemas.context import Priority
 from ...schemas.roles import Role
 from ...schemas.sampling import SamplingParams
 from ...services.settings import ServiceSettings
 from ..logging import LogFormat, LogLevel
+from .admin_commands import admin
 from .settings_options import with_settings
 
 Config = Annotated[Path | None, typer.Option(help="A cluster file in TOML, such as examples/cluster.toml.")]
@@ -25,6 +27,9 @@ app = typer.Typer(
     no_args_is_help=False,
     pretty_exceptions_enable=False,
 )
+
+
+app.add_typer(admin, name="admin")
 
 
 def _print_version(wanted: bool) -> None:
@@ -80,13 +85,16 @@ def generate(
     width: Annotated[int, typer.Option(help="In pixels.")] = _DEFAULTS.width,
     height: Annotated[int, typer.Option(help="In pixels.")] = _DEFAULTS.height,
     num_images: Annotated[int, typer.Option(help="How many pictures.")] = _DEFAULTS.num_images,
+    model: Annotated[str, typer.Option(help="Which model draws; the broker's default without it.")] = "",
+    priority: Annotated[Priority, typer.Option(help="How urgent it is.")] = Priority.NORMAL,
+    tenant: Annotated[str, typer.Option(help="On whose account it goes.")] = "",
     broker: Endpoint = "tcp://127.0.0.1:7701",
-    timeout: Annotated[float | None, typer.Option(help="Give up after so many seconds.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Give up after so many seconds, connecting included.")] = None,
 ) -> None:
     """Ask a running cluster for pictures of PROMPT."""
     from .generate import generate_pictures  # noqa: PLC0415
 
-    options = SamplingOptions(
+    options = RequestOptions(
         negative_prompt=negative,
         seed=seed,
         num_inference_steps=steps,
@@ -94,8 +102,12 @@ def generate(
         width=width,
         height=height,
         num_images=num_images,
+        model=model,
+        priority=priority,
+        tenant=tenant,
+        timeout_s=timeout,
     )
-    generate_pictures(prompt, output, broker, timeout, options)
+    generate_pictures(prompt, output, broker, options)
 
 
 @app.command()
@@ -108,6 +120,23 @@ def demo(
     from .demo import run_demo  # noqa: PLC0415
 
     run_demo(output, verbose=verbose)
+
+
+@app.command()
+def sim(
+    plan: Annotated[Path, typer.Argument(help="What to simulate, in TOML, such as examples/plan.toml.")],
+    *,
+    instances: Annotated[list[str] | None, typer.Option(help="What if: ROLE=NUMBER, as in denoiser=20.")] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="What if: KEY=VALUE, as in broker.policy=round_robin.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Other chances than the plan's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all there is.")] = False,
+) -> None:
+    """Simulate the cluster and the load of PLAN with the broker's own machine, and say what it would do."""
+    from .sim import simulate_plan  # noqa: PLC0415
+
+    simulate_plan(plan, instances or [], change or [], seed, as_json=as_json)
 
 
 @app.command()

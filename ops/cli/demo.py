@@ -26,8 +26,8 @@ PROMPTS = (
     "a strawberry on a green background",
 )
 SEED = 7
-#: free ports of the loopback interface
-PRIVATE = {"service_endpoint": "tcp://127.0.0.1:0", "client_endpoint": "tcp://127.0.0.1:0"}
+#: free ports of the loopback interface, and nothing that `triptych admin` would find
+PRIVATE = {"service_endpoint": "tcp://127.0.0.1:0", "client_endpoint": "tcp://127.0.0.1:0", "admin_endpoint": ""}
 
 
 def run_demo(output: Path, *, verbose: bool) -> None:

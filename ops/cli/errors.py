@@ -19,6 +19,8 @@ INTERRUPTED_STATUS = 130
 #: the flags that give what the protocol calls otherwise
 FLAGS = {
     "prompt": "PROMPT",
+    "instance_id": "INSTANCE",
+    "request_id": "REQUEST",
     "negative_prompt": "--negative",
     "num_inference_steps": "--steps",
     "guidance_scale": "--guidance",
@@ -27,6 +29,9 @@ FLAGS = {
     "seed": "--seed",
     "width": "--width",
     "height": "--height",
+    "model": "--model",
+    "priority": "--priority",
+    "tenant": "--tenant",
 }
 _EXTRAS = {"torch": "serve", "safetensors": "serve", "numpy": "images", "PIL": "images"}
 

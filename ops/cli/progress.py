@@ -8,7 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from ...client.events import Event, Fetching, Finished, Queued, StageFinished, StageStarted, StepDone
+from ...client.events import Event, Fetching, Finished, Queued, Retrying, StageFinished, StageStarted, StepDone
 from ...client.result import Result
 from ...schemas.errors import RequestLost
 from ...schemas.roles import Role
@@ -59,7 +59,11 @@ class StageBars:
             case Queued():
                 self._show_queued(event)
             case StageStarted():
+                self._go_back(event.role, event.request_id, "")
                 self._progress.start_task(self._bars[event.role])
+            case Retrying():
+                self._go_back(event.role, event.request_id, f"attempt {event.attempt}")
+                self._say(f"attempt {event.attempt}, from the {event.role} on: {event.reason}")
             case StepDone():
                 self._advance(
                     event.role, event.request_id, event.step / max(event.steps, 1), f"step {event.step}/{event.steps}"
@@ -80,9 +84,24 @@ class StageBars:
         elif event.position and self._requests == 1:
             self._progress.update(self._bars[Role.ENCODER], note=f"{event.position} before it")
 
+    def _go_back(self, role: Role, request_id: str, note: str) -> None:
+        """Show that this stage and those after it are to be done, maybe again."""
+        roles = list(Role)
+        for each in roles[roles.index(role) :]:
+            if self._done[each].pop(request_id, None) is not None or each is role:
+                self._update(each, note if each is role else "")
+
     def _advance(self, role: Role, request_id: str, fraction: float, note: str) -> None:
-        done = self._done[role]
-        done[request_id] = fraction
+        self._done[role][request_id] = fraction
+        self._update(role, note)
+
+    def _update(self, role: Role, note: str) -> None:
+        done = self._done[role].values()
         if self._requests > 1:
-            note = f"{sum(1 for each in done.values() if each == 1)}/{self._requests} requests"
-        self._progress.update(self._bars[role], completed=sum(done.values()), note=note)
+            note = f"{sum(1 for each in done if each == 1)}/{self._requests} requests"
+        self._progress.update(self._bars[role], completed=sum(done), note=note)
+
+    def _say(self, line: str) -> None:
+        """Print a line above the bars."""
+        if not self._progress.disable:
+            self._progress.console.print(line, markup=False, highlight=False)

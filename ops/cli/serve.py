@@ -38,7 +38,7 @@ def serve_role(
 async def _broker(settings: BrokerSettings, stop: asyncio.Event) -> None:
     from ...broker.shell.app import run_broker  # noqa: PLC0415
 
-    await run_broker(settings, stop, lambda at: report_ready(ReadyLine(at.services, at.clients)))
+    await run_broker(settings, stop, lambda at: report_ready(ReadyLine(at.services, at.clients, at.admin)))
 
 
 async def _service(settings: ServiceSettings, stop: asyncio.Event) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from ...broker.shell.admin_endpoint import AUTO
 from ...schemas.errors import ConfigError
 from ...schemas.roles import Role
 from ..config import ClusterSettings, cluster_settings, load_document, reachable
@@ -58,7 +59,7 @@ def check_free(flag: str, endpoint: str) -> None:
 async def _run(settings: ClusterSettings, console: Console) -> None:
     printer = LogPrinter(console)
     async with local_cluster(settings, printer.show, colours=printer.colours, drain=True) as cluster:
-        _announce(cluster, console)
+        _announce(cluster, settings.broker.admin_endpoint, console)
         try:
             while (death := await cluster.wait_death()).name != "broker":
                 console.print(f"[bold red]{escape(str(death))}[/]", soft_wrap=True, highlight=False)
@@ -68,8 +69,13 @@ async def _run(settings: ClusterSettings, console: Console) -> None:
             raise
 
 
-def _announce(cluster: LocalCluster, console: Console) -> None:
+def _announce(cluster: LocalCluster, admin_endpoint: str, console: Console) -> None:
     endpoint = reachable(cluster.endpoints.client_endpoint)
     example = ["triptych", "generate", "a fox on a blue background", "-o", "fox.png", "--broker", endpoint]
     console.print(f"\n[bold green]ready[/]: clients connect to [bold]{escape(endpoint)}[/]; Ctrl-C stops it")
-    console.print(f"try: {escape(shlex.join(example))}\n", highlight=False, soft_wrap=True)
+    console.print(f"try: {escape(shlex.join(example))}", highlight=False, soft_wrap=True)
+    if admin_endpoint:
+        named = [] if admin_endpoint == AUTO else ["--endpoint", reachable(cluster.endpoints.admin_endpoint)]
+        watch = ["triptych", "admin", "status", "--watch", "2", *named]
+        console.print(f"watch it: {escape(shlex.join(watch))}", highlight=False, soft_wrap=True)
+    console.print()

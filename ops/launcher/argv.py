@@ -2,7 +2,8 @@
 
 import sys
 
-from msgspec import Struct, structs
+import msgspec
+from msgspec import NODEFAULT, Struct, structs
 
 from ...broker.shell.settings import BrokerSettings
 from ...services.settings import ServiceSettings
@@ -26,12 +27,21 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _flags(settings: Struct, without: str = "") -> list[str]:
-    """Return flags for the settings that are not their default; sections inside lie flat."""
+def default_of(field: structs.FieldInfo) -> object:
+    """Return the default of a setting, `NODEFAULT` where it has none."""
+    return field.default if field.default_factory is NODEFAULT else field.default_factory()
+
+
+def _flags(settings: Struct, without: str = "", *, flat: bool = True) -> list[str]:
+    """Return flags for the settings that are not their default; sections inside lie flat, deeper ones are JSON."""
     flags: list[str] = []
     for field in structs.fields(settings):
         value: object = getattr(settings, field.name)
-        if field.name == without or value == field.default:
+        if field.name == without or value == default_of(field):
             continue
-        flags += _flags(value) if isinstance(value, Struct) else [f"{flag(field.name)}={value}"]
+        if flat and isinstance(value, Struct):
+            flags += _flags(value, flat=False)
+        else:
+            text = msgspec.json.encode(value).decode() if isinstance(value, Struct | dict) else value
+            flags.append(f"{flag(field.name)}={text}")
     return flags

@@ -14,6 +14,7 @@ class ReadyLine(Struct, frozen=True, omit_defaults=True):
 
     service_endpoint: str = ""
     client_endpoint: str = ""
+    admin_endpoint: str = ""
 
 
 def report_ready(line: ReadyLine) -> None:

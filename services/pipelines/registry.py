@@ -24,3 +24,8 @@ def load_pipeline(name: str) -> Pipeline:
     if not isinstance(pipeline, Pipeline):
         raise ConfigError("pipeline", name, f"a Pipeline; {place} is a {type(pipeline).__name__}")
     return pipeline
+
+
+def model_name(pipeline: str) -> str:
+    """Return what the model of a pipeline is called unless it is given a name: `reference`, `module:FLUX` is `flux`."""
+    return pipeline.rpartition(":")[2].lower() if ":" in pipeline else pipeline

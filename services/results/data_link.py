@@ -16,6 +16,7 @@ from ...schemas.transfer import Claim, Piece, ResultTicket
 from ...transport.link.channels import MAX_READER_MESSAGE_BYTES, holder_to_readers
 from ...transport.link.codec import Frame
 from ...transport.link.router import Envelope, RouterLink
+from ..threads import collect_in_thread
 from .outbox import Outbox, OutboxLimits
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("triptych.service")
@@ -60,16 +61,16 @@ class ResultServer:
         size = sum(map(len, files))
         if size <= self._settings.inline_result_bytes:
             return None
-        checksums = tuple([await asyncio.to_thread(zlib.crc32, file) for file in files])
+        checksums = tuple(await collect_in_thread(map(zlib.crc32, files)))
         await self._wait_room(size)
         token = secrets.token_bytes(32)
         self.outbox.put(request_id, token, files, self._loop.time())
         self._arm_timer()
         return ResultTicket(self._instance_id, self.endpoint, token, tuple(map(len, files)), checksums)
 
-    def withdraw(self, request_id: str) -> None:
-        """Drop a result that nobody was told of."""
-        self.outbox.drop(request_id)
+    def withdraw(self, request_id: str, ticket: ResultTicket) -> None:
+        """Drop the result that `ticket` is for; one that another attempt has put in its place stays."""
+        self.outbox.withdraw(request_id, ticket.token)
 
     def read(self, claim: Claim, piece: Piece) -> Frame:
         """Return a piece. Raises `ResultGone`, or `MalformedMessage` where the result has no such piece."""

@@ -115,6 +115,12 @@ class Outbox:
             self._held -= entry.size
             self._changed.set()
 
+    def withdraw(self, request_id: str, token: bytes) -> None:
+        """Drop the result with this token, if it is still there."""
+        entry = self._entries.get(request_id)
+        if entry is not None and hmac.compare_digest(entry.token, token):
+            self.drop(request_id)
+
     def expire(self, now: float) -> list[str]:
         """Drop what has had its time, and return of which requests it was."""
         over = [request_id for request_id, entry in self._entries.items() if self._ends_at(entry) <= now]

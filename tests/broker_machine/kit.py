@@ -1,22 +1,25 @@
 """A machine at hand: it is told things in few words, its clock is a number, and it is checked after every event."""
 
 from triptych.broker.machine.commands import Command, ReportIgnored, TellClient, TellService
+from triptych.broker.machine.context import context_of
 from triptych.broker.machine.events import ClientSpoke, Event, ServiceSpoke, ServiceVanished, TimePassed
+from triptych.broker.machine.models import Model
+from triptych.broker.machine.records import Request, Tenant
 from triptych.broker.machine.server import DiffusionServer
-from triptych.broker.machine.settings import DispatchSettings
+from triptych.broker.machine.settings import DispatchSettings, TenantSettings
+from triptych.broker.machine.story import Story
 from triptych.schemas.client import CancelMsg, ClientMsg, SubmitMsg
+from triptych.schemas.context import RequestContext
 from triptych.schemas.errors import ErrorInfo, TransferError
+from triptych.schemas.identifiers import routing_id
 from triptych.schemas.manifest import TensorEntry, TensorManifest
+from triptych.schemas.memory import EngineName, NixlAddress, PoolAddress, Slot
 from triptych.schemas.roles import Role
 from triptych.schemas.sampling import SamplingParams
 from triptych.schemas.timing import StageTiming
 from triptych.schemas.transfer import (
     PROTOCOL_VERSION,
-    EngineName,
-    NixlAddress,
-    PoolAddress,
     ServiceMsg,
-    Slot,
     TransferAllocatedMsg,
     TransferDoneMsg,
     TransferExpectMsg,
@@ -27,7 +30,6 @@ from triptych.schemas.transfer import (
     TransferRegisterMsg,
     TransferReleasedMsg,
     TransferStagedMsg,
-    routing_id,
 )
 
 CLIENT = b"client"
@@ -82,16 +84,27 @@ def two_way_pool_of(
 
 def push_to(receiver: str, request_id: str = "r1", slot: Slot = FIXED) -> TransferPushMsg:
     """Return what a sender of `MANIFEST` is told; the engine has nine tenths of `push_timeout_s`."""
-    return TransferPushMsg(request_id, 1, receiver, pool_of(receiver), slot, SIZE, 54.0)
+    return TransferPushMsg(request_id, 1, receiver, pool_of(receiver), slot, SIZE, 1, 54.0)
 
 
-def expect_from(sender: str, request_id: str = "r1") -> TransferExpectMsg:
+def expect_from(sender: str, request_id: str = "r1", slot: Slot = FIXED) -> TransferExpectMsg:
     """Return what the receiver is told in the same turn."""
-    return TransferExpectMsg(request_id, 1, pool_of(sender))
+    return TransferExpectMsg(request_id, 1, pool_of(sender), slot)
 
 
 def peer_of(name: str, incarnation: int = 1) -> bytes:
     return routing_id(name, incarnation)
+
+
+def context(**fields: object) -> RequestContext:
+    """Return what goes with the work of a request that was submitted just now, without anything special."""
+    known = {"client": CLIENT, "params": PARAMS, "model": "default", "timeout_s": 600.0, "left_s": 600.0}
+    return RequestContext(**(known | fields))
+
+
+def in_context(bench: "Bench", request_id: str = "r1") -> RequestContext:
+    """Return what goes with the work of a request as it stands."""
+    return context_of(bench.server._tables.requests[request_id], bench.now)
 
 
 def timing(name: str) -> StageTiming:
@@ -102,11 +115,22 @@ def error_of(reason: str) -> ErrorInfo:
     return TransferError(reason).info()
 
 
+def record_of(request_id: str, arrival: int = 1, **fields: object) -> Request:
+    """Return the record of a request that was accepted at the time 0."""
+    model = Model(DispatchSettings(), "default")
+    tenant = fields.pop("tenant", Tenant("", TenantSettings()))
+    known = {"accepted_at": 0.0, "timeout_s": 60.0, "story": Story()}
+    return Request(request_id, CLIENT, PARAMS, model, tenant, arrival, **(known | fields))
+
+
 class Bench:
-    """One machine. Services are `e1`, `d1`, `v1`, …; requests `r1` and so on."""
+    """One machine. Services are `e1`, `d1`, `v1`, …; requests `r1` and so on.
+
+    Unless a test is about more, there is one attempt, and no broker before this one.
+    """
 
     def __init__(self, *services: str, **settings: object) -> None:
-        self.server = DiffusionServer(DispatchSettings(**settings), "0.1.0")
+        self.server = DiffusionServer(DispatchSettings(**{"max_attempts": 1, "take_up_s": 0.0, **settings}), "0.1.0")
         self.now = 100.0
         for name in services:
             self.register(name)
@@ -167,19 +191,15 @@ class Bench:
 
     def instance(self, name: str) -> dict[str, object]:
         """Return what the instance holds: leases by phase, and the rest where it is not zero."""
-        for role in self.server.status().roles:
-            for status in role.instances:
-                if status.instance_id == name:
-                    counts = {
-                        "free": status.free_slots,
-                        "taken": status.taken_slots,
-                        "retired": status.retired_slots,
-                        "staged": status.staged,
-                        "pushes": status.pushes,
-                    }
-                    held = {str(phase): count for phase, count in status.leases.items()}
-                    return held | {key: count for key, count in counts.items() if count}
-        raise LookupError(name)
+        (status,) = (one for one in self.server.status().instances if one.instance_id == name)
+        counts = {
+            "free": status.free_slots,
+            "taken": status.taken_slots,
+            "retired": status.retired_slots,
+            "staged": status.staged,
+            "pushes": status.pushes,
+        }
+        return {**status.leases, **{key: count for key, count in counts.items() if count}}
 
     def states(self) -> dict[str, int]:
         """How many live requests are in which state, and how many are settling."""

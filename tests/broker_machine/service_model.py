@@ -6,20 +6,20 @@ Each incarnation has a pool of its own, with another segment and another NIXL ag
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from triptych.schemas.context import RequestContext
 from triptych.schemas.errors import PayloadTooLarge, PoolExhausted, TransferError, WriteOverdue
+from triptych.schemas.holdings import HeldJob, HeldOutput
+from triptych.schemas.identifiers import routing_id
 from triptych.schemas.manifest import EMPTY_MANIFEST, TensorEntry, TensorManifest
+from triptych.schemas.memory import EngineName, NixlAddress, PoolAddress, Slot
 from triptych.schemas.roles import Role
 from triptych.schemas.timing import StageTiming
 from triptych.schemas.transfer import (
     BrokerMsg,
-    EngineName,
-    NixlAddress,
-    PoolAddress,
     ServiceMsg,
-    Slot,
     TransferAbortMsg,
     TransferAllocatedMsg,
     TransferAllocMsg,
@@ -38,6 +38,7 @@ from triptych.schemas.transfer import (
     TransferPushFailedMsg,
     TransferPushMsg,
     TransferReadyMsg,
+    TransferRegisterAckMsg,
     TransferRegisterAgainMsg,
     TransferRegisterMsg,
     TransferReleasedMsg,
@@ -45,7 +46,6 @@ from triptych.schemas.transfer import (
     TransferStagedMsg,
     TransferStartedMsg,
     TransferWorkMsg,
-    routing_id,
 )
 
 from .kit import registration
@@ -80,6 +80,12 @@ def owner_of(pool: PoolAddress) -> bytes:
     return routing_id(name, int(incarnation))
 
 
+def segment_of(peer: bytes) -> str:
+    """Return the segment of a peer's pool."""
+    name, _, incarnation = peer.decode().rpartition("/")
+    return f"/{name}-{int(incarnation, 16)}"
+
+
 class Memory:
     """Who reads or writes each slot, for real. The machine hands none out that anybody uses, nor has it released."""
 
@@ -101,7 +107,8 @@ class Memory:
 
     def begin_reading(self, owner: bytes, slot: Slot, who: bytes, key: Key) -> None:
         readers = self.readers.setdefault((owner, slot.slot_id), set())
-        assert not readers, f"slot {slot.slot_id} of {owner!r} is given to {key} to read while {readers} read it"
+        others = {user for user in readers if user[1][0] != key[0]}
+        assert not others, f"slot {slot.slot_id} of {owner!r} is given to {key} to read while {others} read it"
         readers.add((who, key))
 
     def end_reading(self, owner: bytes, slot: Slot, who: bytes, key: Key) -> None:
@@ -134,15 +141,15 @@ class Job:
     loaded: bool = False
     started: bool = False
     abort: TransferAbortMsg | None = None
+    context: RequestContext | None = None
 
 
 @dataclass
 class Write:
-    """A push that runs; `released` says that the staged bytes are to go once it is over."""
+    """A push that runs."""
 
     msg: TransferPushMsg
     receiver: bytes
-    released: bool = False
     overdue: bool = False
 
 
@@ -162,6 +169,8 @@ class Service:
     #: said LEAVE, or was killed
     gone: bool = False
     draining: bool = False
+    #: its loop goes on, and its compute thread does not
+    stuck: bool = False
 
     def __post_init__(self) -> None:
         self.reset()
@@ -179,10 +188,23 @@ class Service:
         self.writes: dict[Key, Write] = {}
         self.blocks = set(range(BLOCKS))
         self.lost_blocks: set[int] = set()
+        #: staged outputs that are to go once the pushes of them are over
+        self.released: set[Key] = set()
         #: hops it was told to expect
-        self.expected: set[Key] = set()
+        self.expected: dict[Key, Slot] = {}
         #: whose pools it was told of
         self.knows: set[bytes] = set()
+        #: it registered with a broker that restarted, which cannot tell it of those that went meanwhile
+        self.survived = False
+        #: fixed slots that were not quiet when it registered
+        self.withheld: set[int] = set()
+        #: results that the broker has not said it has
+        self.delivered: dict[Key, tuple[TransferDoneMsg, RequestContext]] = {}
+        #: what was staged, as it was told
+        self.outputs: dict[Key, tuple[TransferStagedMsg, RequestContext]] = {}
+        #: REGISTER is not acknowledged; what else there is to say waits
+        self.registering = False
+        self.held_back: list[tuple[ServiceMsg, tuple[bytes, ...]]] = []
 
     def hello(self) -> TransferRegisterMsg:
         slots = []
@@ -198,15 +220,67 @@ class Service:
             incarnation=self.incarnation,
             capacity=self.capacity,
             pool=PoolAddress(host, f"/{self.name}-{self.incarnation}", POOL_BYTES, engines, nixl),
-            receive_slots=tuple(slots),
+            receive_slots=tuple(slot for slot in slots if slot.slot_id not in self.withheld),
+            jobs=tuple(self.held_jobs()),
+            outputs=tuple(self.held_outputs()),
+            models=("one", "two") if self.name[-1] == "0" else ("two",),
         )
 
-    def say_hello(self) -> None:
-        self.say(self.hello())
+    def held_jobs(self) -> Iterator[HeldJob]:
+        for key, job in self.jobs.items():
+            if job.ready and job.abort is None and job.context is not None:
+                slot = job.slot if job.reads is None else job.reads[1]
+                segment = "" if job.reads is None else segment_of(job.reads[0])
+                yield HeldJob(*key, job.context, slot, segment, job.started)
+        for key, (_, context) in self.delivered.items():
+            yield HeldJob(*key, context, started=True)
 
-    def come_again(self) -> None:
-        """Start over as a new incarnation, on a new connection. Its old memory is used for something else."""
-        self.memory.overwrite(self.peer)
+    def held_outputs(self) -> Iterator[HeldOutput]:
+        for key, (msg, context) in self.outputs.items():
+            if key in self.staged and key not in self.released:
+                yield HeldOutput(*key, context, msg.slot, msg.manifest, msg.timing, msg.scalar_fields)
+
+    def say_hello(self) -> None:
+        hello = self.hello()
+        self.offered = len(hello.receive_slots)
+        self.registering = True
+        self.outbox.append((hello, ()))
+
+    def say_hello_again(self) -> None:
+        """Register with a broker that restarted: with what is held, and without the slots that are not quiet."""
+        for key, job in list(self.jobs.items()):
+            if not job.ready:  # ALLOC, and perhaps a PUSH, of which nothing will come
+                del self.jobs[key]
+                self.give_up_slot(job.slot)
+            elif job.abort is not None and job.slot is not None:
+                self.withheld.add(job.slot.slot_id)
+        for key, slot in self.expected.items():
+            if key not in self.jobs:
+                self.withheld.add(slot.slot_id)
+        self.expected.clear()
+        self.survived = True
+        self.draining = False
+        self.say_hello()
+
+    def give_up_slot(self, slot: Slot | None) -> None:
+        if slot is not None:
+            self.withheld.add(slot.slot_id)
+            self.drop_slot(slot, lost=True)
+
+    def on_register_ack(self, _msg: TransferRegisterAckMsg) -> None:
+        if self.registering:
+            self.registering = False
+            for msg, _ in self.delivered.values():
+                self.say(msg)
+            held_back, self.held_back = self.held_back, []
+            for msg, attachments in held_back:
+                if not isinstance(msg, TransferDoneMsg):
+                    self.say(msg, *attachments)
+
+    def come_again(self, *, lost: bool = True) -> None:
+        """Start over as a new incarnation, on a new connection. Once it was lost, its old memory may be used again."""
+        if lost:
+            self.memory.overwrite(self.peer)
         self.memory.forget(self.peer)
         self.inbox.clear()
         self.outbox.clear()
@@ -216,6 +290,9 @@ class Service:
         self.say_hello()
 
     def say(self, msg: ServiceMsg, *attachments: bytes) -> None:
+        if self.registering and not isinstance(msg, TransferHeartbeatMsg | TransferLeaveMsg):
+            self.held_back.append((msg, attachments))
+            return
         self.outbox.append((msg, attachments))
         # a repeated refusal could not be told from a second one, after a second ALLOC; the link must not repeat it
         if not isinstance(msg, TransferAllocRefusedMsg) and self.choose(12) == 11:
@@ -241,6 +318,7 @@ class Service:
     def drop_staged(self, key: Key) -> None:
         """Make the block of a staged output a free one, to be written again at once."""
         block = self.staged.pop(key)
+        self.outputs.pop(key, None)
         self.memory.overwrite(self.peer, self.block_slot(block).slot_id)
         self.blocks.add(block)
 
@@ -253,11 +331,14 @@ class Service:
         if handler is not None:
             handler(msg)
 
-    def on_register_again(self, _msg: TransferRegisterAgainMsg) -> None:
-        self.come_again()
+    def on_register_again(self, msg: TransferRegisterAgainMsg) -> None:
+        if msg.exceed or self.choose(8) == 7:
+            self.come_again(lost=msg.exceed > 0)
+        elif not self.registering:
+            self.say_hello_again()
 
     def on_work(self, msg: TransferWorkMsg) -> None:
-        self.jobs[msg.request_id, msg.attempt] = Job(ready=True, loaded=True)
+        self.jobs[msg.request_id, msg.attempt] = Job(ready=True, loaded=True, context=msg.context)
 
     def on_alloc(self, msg: TransferAllocMsg) -> None:
         key = (msg.request_id, msg.attempt)
@@ -274,7 +355,7 @@ class Service:
         self.say(TransferAllocatedMsg(*key, slot))
 
     def on_push(self, msg: TransferPushMsg) -> None:
-        assert (msg.request_id, msg.attempt) in self.staged, "a push of what is not staged"
+        assert (msg.request_id, msg.staged_attempt) in self.staged, "a push of what is not staged"
         self.knows.add(owner_of(msg.pool))
         places = (peer for (peer, _), users in self.memory.users.items() if self._is_mine(users, msg))
         # where the receiver is gone, the engine writes into a segment that nobody has any more
@@ -287,15 +368,16 @@ class Service:
         key = (msg.request_id, msg.attempt)
         job = self.jobs.setdefault(key, Job())
         job.ready = True
+        job.context = msg.context
         if msg.pool is None:
-            self.expected.remove(key)
+            del self.expected[key]
             job.slot = msg.slot
         else:
             job.reads = (owner_of(msg.pool), msg.slot)
             self.knows.add(owner_of(msg.pool))
 
     def on_expect(self, msg: TransferExpectMsg) -> None:
-        self.expected.add((msg.request_id, msg.attempt))
+        self.expected[msg.request_id, msg.attempt] = msg.slot
         self.knows.add(owner_of(msg.pool))
 
     def on_forget(self, msg: TransferForgetMsg) -> None:
@@ -303,19 +385,29 @@ class Service:
 
     def on_release(self, msg: TransferReleaseMsg) -> None:
         key = (msg.request_id, msg.attempt)
-        if key in self.writes:
-            self.writes[key].released = True
+        if key not in self.staged:
+            self.delivered.pop(key, None)
+            return
+        if self.is_written(key):
+            self.released.add(key)
         else:
             self.drop_staged(key)
 
+    def is_written(self, staged: Key) -> bool:
+        """Say whether any push of this output runs."""
+        return any((one.msg.request_id, one.msg.staged_attempt) == staged for one in self.writes.values())
+
     def on_drained(self, _msg: TransferDrainedMsg) -> None:
-        held = (self.jobs, self.staged, self.writes, self.expected)
+        held = (self.jobs, self.staged, self.writes, self.expected, self.delivered)
         assert self.draining, "dismissed without asking"
         assert not any(held), f"dismissed with {held}"
 
     def on_abort(self, msg: TransferAbortMsg) -> None:
         key = (msg.request_id, msg.attempt)
-        self.expected.discard(key)
+        expected = self.expected.pop(key, None)
+        if expected is not None and msg.writer_lost:
+            self.withheld.add(expected.slot_id)
+        self.delivered.pop(key, None)
         job = self.jobs.get(key)
         if job is not None:
             job.abort = msg
@@ -329,7 +421,7 @@ class Service:
     def chores(self) -> list[Callable[[], None]]:
         """Everything it could do next."""
         chores: list[Callable[[], None]] = [lambda key=key: self.end_write(key) for key in self.writes]
-        for key, job in self.jobs.items():
+        for key, job in () if self.stuck else self.jobs.items():
             if job.abort is not None:
                 chores.append(lambda key=key: self.quit(key))
             elif job.ready:
@@ -349,13 +441,17 @@ class Service:
             self.say(TransferPushFailedMsg(*key, TransferError("no route").info()))
         else:
             self.say(TransferPushedMsg(*key, msg.data_size, 0.1))
-        if write.released:
-            self.drop_staged(key)
+        staged = (msg.request_id, msg.staged_attempt)
+        if staged in self.released and not self.is_written(staged):
+            self.released.remove(staged)
+            self.drop_staged(staged)
 
     def quit(self, key: Key) -> None:
         """Answer ABORT."""
         job = self.jobs.pop(key)
         lost = job.abort is not None and job.abort.writer_lost
+        if lost and job.slot is not None:
+            self.withheld.add(job.slot.slot_id)
         self.end_load(key, job, lost=lost)
         self.say(TransferReleasedMsg(*key, slot_retired=lost))
 
@@ -384,12 +480,16 @@ class Service:
             self.finish(key)
 
     def finish(self, key: Key) -> None:
-        self.end_load(key, self.jobs.pop(key))
+        job = self.jobs.pop(key)
+        self.end_load(key, job)
         timing = StageTiming(self.role, self.name)
         if self.choose(10) == 9:
             self.say(TransferFailedMsg(*key, TransferError("out of luck").info()))
         elif self.role is Role.DECODER:
-            self.say(TransferDoneMsg(*key, timing))
+            done = TransferDoneMsg(*key, timing)
+            if job.context is not None:
+                self.delivered[key] = (done, job.context)
+            self.say(done)
         else:
             block = self.new_block()
             if block is None:
@@ -399,7 +499,10 @@ class Service:
             size = DATA_SIZES[self.choose(len(DATA_SIZES))]
             entries = (TensorEntry("x", None, "uint8", (size,), 0, size),) if size else ()
             manifest = TensorManifest(size, entries) if size else EMPTY_MANIFEST
-            self.say(TransferStagedMsg(*key, self.block_slot(block), manifest, timing))
+            staged = TransferStagedMsg(*key, self.block_slot(block), manifest, timing)
+            if job.context is not None:
+                self.outputs[key] = (staged, job.context)
+            self.say(staged)
 
     def beat(self) -> None:
         self.say(TransferHeartbeatMsg())

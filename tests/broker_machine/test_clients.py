@@ -31,7 +31,7 @@ def test_a_client_is_welcomed_with_what_the_encoder_allows() -> None:
     limits = SamplingLimits(max_images=3)
     bench.register("e1", limits=limits)
     bench.register("e2")
-    assert bench.ask(hello) == [TellClient(CLIENT, WelcomeMsg(PROTOCOL_VERSION, "0.1.0", limits))]
+    assert bench.ask(hello) == [TellClient(CLIENT, WelcomeMsg(PROTOCOL_VERSION, "0.1.0", limits, {"default": limits}))]
 
 
 def test_a_client_of_another_version_is_told_both() -> None:
@@ -84,13 +84,20 @@ def test_a_timeout_must_be_one() -> None:
         assert told(bench.submit(timeout_s=timeout_s))[0][1].error.details["field"] == "timeout_s"
 
 
-@pytest.mark.parametrize("peer", [CLIENT, b"other"])
-def test_a_request_id_is_used_once(peer: bytes) -> None:
-    """A second submit under a live id, from whomever, is refused and the first is not disturbed."""
+def test_a_request_id_is_used_once() -> None:
+    """A second submit under a live id is refused to another client, and the first is not disturbed."""
     bench = Bench("e1")
     bench.submit("r1")
     error = InvalidRequest("request_id", "r1", "an id that was not used before").info()
-    assert bench.ask(SubmitMsg("r1", PARAMS), peer) == [TellClient(peer, ErrorMsg(error, "r1"))]
+    assert bench.ask(SubmitMsg("r1", PARAMS), b"other") == [TellClient(b"other", ErrorMsg(error, "r1"))]
+    assert bench.states() == {"ENCODER_RUNNING": 1}
+
+
+def test_a_live_request_may_be_submitted_again() -> None:
+    """A client that does not know whether its submit arrived says it again, and is told that it is queued; no more."""
+    bench = Bench("e1")
+    bench.submit("r1")
+    assert bench.submit("r1") == [TellClient(CLIENT, QueuedMsg("r1", 0))]
     assert bench.states() == {"ENCODER_RUNNING": 1}
 
 

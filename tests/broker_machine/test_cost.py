@@ -8,7 +8,8 @@ from types import FrameType
 import pytest
 
 from triptych.broker.machine.settings import PolicyName
-from triptych.schemas.transfer import PoolAddress, TransferHeartbeatMsg, TransferProgressMsg, TransferStartedMsg
+from triptych.schemas.memory import PoolAddress
+from triptych.schemas.transfer import TransferHeartbeatMsg, TransferProgressMsg, TransferStartedMsg
 
 from .kit import Bench, pool_of, registration, shared_pool_of
 

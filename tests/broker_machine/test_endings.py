@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from triptych.broker.machine.commands import ReportInstance
+from triptych.broker.machine.commands import ReportIgnored, ReportInstance
 from triptych.schemas.client import ErrorMsg
 from triptych.schemas.errors import PoolExhausted, TransferError, WriteOverdue
 from triptych.schemas.manifest import TensorEntry, TensorManifest
+from triptych.schemas.memory import Slot
 from triptych.schemas.roles import Role
 from triptych.schemas.states import RequestState as S
 from triptych.schemas.transfer import (
     MediaInfo,
-    Slot,
     TransferAbortMsg,
     TransferAllocatedMsg,
     TransferAllocRefusedMsg,
@@ -491,6 +491,8 @@ def test_messages_of_another_attempt_change_nothing() -> None:
     ):
         assert ignored(bench.say("d1", msg))
     assert ignored(bench.say("e1", TransferPushedMsg("r1", 1, SIZE, 0.1)))
-    assert ignored(bench.say("v1", TransferDoneMsg("r1", 1, timing("v1"))))
+    late = bench.say("v1", TransferDoneMsg("r1", 1, timing("v1")))
+    assert isinstance(late[0], ReportIgnored)
+    assert told(late) == [("v1", TransferReleaseMsg("r1", 1))]  # it need not keep its result
     assert bench.server.status() == before
     assert TransferReleaseMsg("r1", 1) == told(bench.staged("d1"))[0][1]

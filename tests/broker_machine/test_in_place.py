@@ -6,11 +6,10 @@ import pytest
 
 from triptych.broker.machine.commands import TellClient, TellService
 from triptych.schemas.client import ResultMsg, StageFinishedMsg
+from triptych.schemas.memory import EngineName, PoolAddress
 from triptych.schemas.states import RequestState as S
 from triptych.schemas.timing import TransferTiming
 from triptych.schemas.transfer import (
-    EngineName,
-    PoolAddress,
     TransferAbortMsg,
     TransferDoneMsg,
     TransferFailedMsg,
@@ -24,8 +23,8 @@ from .kit import (
     BROKEN,
     MANIFEST,
     OUTPUT,
-    PARAMS,
     Bench,
+    in_context,
     names,
     peer_of,
     pool_of,
@@ -61,9 +60,9 @@ def aborting() -> Bench:
     return bench
 
 
-def ready(sender: str, request_id: str = "r1") -> TransferReadyMsg:
+def ready(bench: Bench, sender: str, request_id: str = "r1") -> TransferReadyMsg:
     pool = shared_pool_of(sender)
-    return TransferReadyMsg(request_id, 1, OUTPUT, MANIFEST, PARAMS, {"guidance": 4.0}, pool)
+    return TransferReadyMsg(request_id, 1, OUTPUT, MANIFEST, in_context(bench), {"guidance": 4.0}, pool)
 
 
 def test_a_staged_output_is_read_in_place() -> None:
@@ -75,7 +74,7 @@ def test_a_staged_output_is_read_in_place() -> None:
         TellClient(b"client", StageFinishedMsg("r1", finished("e1"))),
         moved(S.ENCODER_DONE, S.DENOISING_WAITING, "output staged"),
         moved(S.DENOISING_WAITING, S.DENOISING_RUNNING, "input read in place from encoder e1", "d1"),
-        TellService(peer_of("d1"), ready("e1")),
+        TellService(peer_of("d1"), ready(bench, "e1")),
     ]
     assert (bench.instance("e1"), bench.instance("d1")) == ({"staged": 1}, {"running": 1, "free": 1})
 
@@ -86,7 +85,7 @@ def test_the_sender_is_released_when_the_reader_has_staged() -> None:
     assert told(bench.staged("d1")) == [
         ("e1", TransferReleaseMsg("r1", 1)),
         ("client", StageFinishedMsg("r1", finished("d1"))),
-        ("v1", ready("d1")),
+        ("v1", ready(bench, "d1")),
     ]
     assert (bench.instance("e1"), bench.instance("d1")) == ({}, {"staged": 1, "free": 1})
 
@@ -96,7 +95,7 @@ def test_nothing_moved_is_what_the_result_says() -> None:
     bench = reading()
     bench.staged("d1")
     done = told(bench.done("v1"))
-    assert done[0] == ("d1", TransferReleaseMsg("r1", 1))
+    assert done[:2] == [("v1", TransferReleaseMsg("r1", 1)), ("d1", TransferReleaseMsg("r1", 1))]
     result = done[-1][1]
     assert isinstance(result, ResultMsg)
     assert result.transfers == (
@@ -224,7 +223,8 @@ def test_no_way_is_said_and_costs_nobody_a_lease() -> None:
     failed = bench.staged("e1")
     assert names(failed) == [("client", "stage_finished"), ("e1", "release"), ("client", "error")]
     reason = (
-        "no engine reaches from encoder e1 to denoiser d1: encoder e1 has shm on the host north; "
+        "no denoiser can take its input: no engine reaches from encoder e1 to denoiser d1: "
+        "encoder e1 has shm on the host north; "
         "denoiser d1 has nixl on the host host of d1; set `engine` of both to auto or nixl"
     )
     assert told(failed)[-1][1].error.details == {"reasons": [reason]}

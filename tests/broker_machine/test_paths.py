@@ -10,12 +10,12 @@ from triptych.schemas.client import (
 )
 from triptych.schemas.errors import PayloadTooLarge, PoolExhausted
 from triptych.schemas.manifest import EMPTY_MANIFEST, TensorEntry, TensorManifest
+from triptych.schemas.memory import Slot
 from triptych.schemas.roles import Role
 from triptych.schemas.states import RequestState as S
 from triptych.schemas.timing import StageTiming, TransferTiming
 from triptych.schemas.transfer import (
     MediaInfo,
-    Slot,
     TransferAllocMsg,
     TransferAllocRefusedMsg,
     TransferDoneMsg,
@@ -35,10 +35,11 @@ from .kit import (
     DYNAMIC,
     FIXED,
     MANIFEST,
-    PARAMS,
     SIZE,
     Bench,
+    context,
     expect_from,
+    in_context,
     names,
     peer_of,
     pool_of,
@@ -66,7 +67,7 @@ def test_submit_sends_work_to_a_free_encoder() -> None:
         moved(S.PENDING, S.ENCODER_WAITING, "submitted"),
         TellClient(CLIENT, QueuedMsg("r1", 0)),
         moved(S.ENCODER_WAITING, S.ENCODER_RUNNING, "work sent", "e1"),
-        TellService(peer_of("e1"), TransferWorkMsg("r1", 1, PARAMS)),
+        TellService(peer_of("e1"), TransferWorkMsg("r1", 1, context())),
     ]
     assert (bench.states(), bench.instance("e1")) == ({"ENCODER_RUNNING": 1}, {"running": 1})
 
@@ -92,7 +93,7 @@ def test_the_receiver_is_told_when_everything_is_written() -> None:
     bench.staged("e1")
     assert bench.pushed("e1") == [
         moved(S.DENOISING_WAITING, S.DENOISING_RUNNING, "input arrived", "d1"),
-        TellService(peer_of("d1"), TransferReadyMsg("r1", 1, FIXED, MANIFEST, PARAMS, {"guidance": 4.0})),
+        TellService(peer_of("d1"), TransferReadyMsg("r1", 1, FIXED, MANIFEST, in_context(bench), {"guidance": 4.0})),
     ]
     assert (bench.instance("e1"), bench.instance("d1")) == ({"staged": 1}, {"running": 1, "taken": 1})
 
@@ -127,6 +128,7 @@ def test_the_result_reaches_the_client_with_its_media() -> None:
     transfers = (TransferTiming("e1", "d1", SIZE, 0.5), TransferTiming("d1", "v1", SIZE, 0.5))
     stages = (finished("e1"), finished("d1"), finished("v1"))
     assert bench.say("v1", TransferDoneMsg("r1", 1, timing("v1"), media), b"png") == [
+        TellService(peer_of("v1"), TransferReleaseMsg("r1", 1)),
         TellService(peer_of("d1"), TransferReleaseMsg("r1", 1)),
         moved(S.DECODER_RUNNING, S.DONE, "result arrived", "v1"),
         TellClient(CLIENT, StageFinishedMsg("r1", finished("v1"))),
@@ -170,7 +172,7 @@ def test_without_a_fitting_slot_the_receiver_allocates_one() -> None:
     bench.submit()
     assert told(bench.staged("e1"))[-1] == ("d1", TransferAllocMsg("r1", 1, SIZE))
     assert bench.instance("d1") == {"allocating": 1, "free": 1}
-    assert told(bench.allocated("d1")) == [("d1", expect_from("e1")), ("e1", push_to("d1", slot=DYNAMIC))]
+    assert told(bench.allocated("d1")) == [("d1", expect_from("e1", slot=DYNAMIC)), ("e1", push_to("d1", slot=DYNAMIC))]
     assert bench.instance("d1") == {"pushing": 1, "free": 1, "taken": 1}
     assert names(bench.pushed("e1")) == [("d1", "ready")]
     bench.say("d1", TransferLoadedMsg("r1", 1))
@@ -192,7 +194,7 @@ def test_an_empty_payload_takes_the_same_way() -> None:
     bench.submit()
     assert names(bench.staged("e1", manifest=EMPTY_MANIFEST))[-1] == ("e1", "push")
     ready = told(bench.pushed("e1", nbytes=0))
-    assert ready == [("d1", TransferReadyMsg("r1", 1, FIXED, EMPTY_MANIFEST, PARAMS, {"guidance": 4.0}))]
+    assert ready == [("d1", TransferReadyMsg("r1", 1, FIXED, EMPTY_MANIFEST, in_context(bench), {"guidance": 4.0}))]
 
 
 def test_a_refused_request_goes_to_another_receiver() -> None:
@@ -248,7 +250,7 @@ def test_what_fits_nowhere_fails_with_the_reason() -> None:
         S.FAILED,
         {
             "reasons": [
-                "no denoiser can hold its input: 1024 bytes do not fit into 512; raise the pool size of a denoiser"
+                "no denoiser can take its input: 1024 bytes do not fit into 512; raise the pool size of a denoiser"
             ]
         },
     )

@@ -10,9 +10,9 @@ from triptych.broker.machine.server import DiffusionServer
 from triptych.broker.machine.settings import DispatchSettings
 from triptych.schemas.client import ClientMsg, ErrorMsg, QueuedMsg, ResultMsg, SubmitMsg
 from triptych.schemas.errors import PayloadTooLarge, PoolExhausted, WriteOverdue
+from triptych.schemas.memory import Slot
 from triptych.schemas.transfer import (
     ServiceMsg,
-    Slot,
     TransferAllocatedMsg,
     TransferAllocRefusedMsg,
     TransferDoneMsg,
@@ -104,6 +104,19 @@ class AnyOrder(RuleBasedStateMachine):
         self.world.hang()
 
     @precondition(lambda self: any(service.writes for service in self.world.services))
+    @rule(seed=st.integers(0, 2**16))
+    def stick(self, seed: int) -> None:
+        self.seed = seed
+        self.world.stick()
+
+    @rule()
+    def restart_broker(self) -> None:
+        self.world.restart_broker()
+
+    @rule()
+    def ping(self) -> None:
+        self.world.ping()
+
     @rule(seed=st.integers(0, 2**16))
     def lose_writer(self, seed: int) -> None:
         self.seed = seed

@@ -14,6 +14,7 @@ ALLOWED = {
     "collections",
     "collections.abc",
     "dataclasses",
+    "difflib",
     "enum",
     "heapq",
     "ipaddress",

@@ -5,12 +5,10 @@ import pytest
 from triptych.broker.machine.commands import ReportIgnored, ReportInstance, TellService
 from triptych.broker.machine.server import DiffusionServer
 from triptych.schemas.errors import RegistrationRefused, VersionMismatch
+from triptych.schemas.memory import EngineName, PoolAddress, Slot
 from triptych.schemas.roles import Role
 from triptych.schemas.transfer import (
     PROTOCOL_VERSION,
-    EngineName,
-    PoolAddress,
-    Slot,
     TransferDrainedMsg,
     TransferDrainMsg,
     TransferFailedMsg,

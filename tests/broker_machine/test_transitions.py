@@ -8,7 +8,6 @@ from triptych.broker.machine.commands import ReportTransition
 from triptych.broker.machine.records import Request
 from triptych.broker.machine.settings import DispatchSettings
 from triptych.broker.machine.stages import STAGES
-from triptych.broker.machine.story import Story
 from triptych.broker.machine.tables import Tables, new_tables
 from triptych.broker.machine.transitions import LEGAL, move
 from triptych.schemas.errors import InvalidTransition
@@ -16,7 +15,7 @@ from triptych.schemas.roles import Role
 from triptych.schemas.states import TERMINAL_STATES
 from triptych.schemas.states import RequestState as S
 
-from .kit import CLIENT, PARAMS
+from .kit import record_of
 
 PATH = [
     S.PENDING,
@@ -32,13 +31,23 @@ PATH = [
 ]
 EARLY_ENDS = {S.FAILED, S.TIMED_OUT, S.CANCELLED}
 STEPS = set(pairwise(PATH))
-LEGAL_PAIRS = STEPS | {(state, end) for state in PATH[:-1] for end in EARLY_ENDS}
+#: where an attempt fails
+BACK = {
+    (S.ENCODER_RUNNING, S.ENCODER_WAITING),
+    (S.DENOISING_WAITING, S.ENCODER_WAITING),
+    (S.DENOISING_RUNNING, S.DENOISING_WAITING),
+    (S.DENOISING_RUNNING, S.ENCODER_WAITING),
+    (S.DECODER_WAITING, S.ENCODER_WAITING),
+    (S.DECODER_RUNNING, S.DECODER_WAITING),
+    (S.DECODER_RUNNING, S.ENCODER_WAITING),
+}
+LEGAL_PAIRS = STEPS | BACK | {(state, end) for state in PATH[:-1] for end in EARLY_ENDS}
 
 
 def given(state: S) -> tuple[Tables, Request]:
     t = new_tables(DispatchSettings(), "")
     t.now = 5.0
-    return t, Request("r1", CLIENT, PARAMS, 1, 0.0, 60.0, Story(), state=state)
+    return t, record_of("r1", state=state)
 
 
 @pytest.mark.parametrize(("start", "finish"), sorted(LEGAL_PAIRS))
@@ -64,6 +73,20 @@ def test_any_other_transition_is_a_bug(start: S, finish: S) -> None:
         "story": ["1.000 it began"],
     }
     assert (request.state, t.out) == (start, [])
+
+
+def test_a_request_that_is_taken_up_may_only_go_further() -> None:
+    """While services register that knew a broker before this one, a request goes to any later state it can stand in."""
+    places = [state for state in PATH if state not in {S.ENCODER_DONE, S.DENOISING_DONE, S.DONE}]
+    for start, finish in product(places, places):
+        t, request = given(start)
+        request.unsettled = True
+        if places.index(finish) > places.index(start) or (start, finish) in BACK:
+            move(t, request, finish, "taken up")
+            assert request.state is finish
+        else:
+            with pytest.raises(InvalidTransition):
+                move(t, request, finish, "taken up")
 
 
 def test_the_table_has_every_state() -> None:

@@ -17,27 +17,24 @@ from triptych.broker.machine.events import (
     TimePassed,
 )
 from triptych.broker.machine.server import DiffusionServer
-from triptych.broker.machine.settings import DispatchSettings, PolicyName
+from triptych.broker.machine.settings import DispatchSettings, PolicyName, TenantSettings
 from triptych.schemas.client import (
     CancelMsg,
     ErrorMsg,
     HelloMsg,
     PingMsg,
+    PongMsg,
     QueuedMsg,
     ResultMsg,
     StageFinishedMsg,
     SubmitMsg,
 )
+from triptych.schemas.context import Priority
 from triptych.schemas.errors import MalformedMessage, ManifestMismatch
+from triptych.schemas.identifiers import routing_id
 from triptych.schemas.roles import Role
 from triptych.schemas.sampling import SamplingParams
-from triptych.schemas.transfer import (
-    PROTOCOL_VERSION,
-    TransferPushMsg,
-    TransferReadyMsg,
-    TransferReleaseMsg,
-    routing_id,
-)
+from triptych.schemas.transfer import PROTOCOL_VERSION, TransferPushMsg, TransferReadyMsg, TransferReleaseMsg
 
 from .service_model import PLACES, Choose, Memory, Service, owner_of
 
@@ -58,8 +55,23 @@ class World:
             request_timeout_s=60.0,
             alloc_timeout_s=2.0 if choose(2) else 30.0,
             push_timeout_s=3.0 if choose(2) else 30.0,
+            max_attempts=1 + choose(4),
+            failures_in_a_row=1 + choose(3),
+            longest_back_off_s=4.0,
+            abort_timeout_s=20.0,
+            client_lease_s=10.0,
+            stage_timeout_s={Role.DENOISER: 6.0} if choose(2) else {},
+            tenants={"small": TenantSettings(max_queued=3, max_running=1), "big": TenantSettings(weight=3.0)},
+            take_up_s=3.0,
         )
+        self.settings = settings
         self.server = DiffusionServer(settings)
+        #: what was submitted, by whom
+        self.submissions: dict[str, tuple[bytes, SubmitMsg]] = {}
+        #: ended before the broker restarted, which has forgotten that
+        self.long_ended: set[str] = set()
+        self.unknown: list[str] = []
+        self.submitting_again = False
         self.now = 0.0
         self.memory = Memory()
         self.services: list[Service] = []
@@ -69,6 +81,8 @@ class World:
         self.accepted: set[str] = set()
         self.ended = Counter[str]()
         self.events = 0
+        #: who said what the machine is handling, and of which attempt
+        self.speaking: tuple[bytes, tuple[str, int]] = (b"", ("", 0))
         #: what was sent, by kind: shows how far a run came
         self.sent = Counter[str]()
         for role in Role:
@@ -83,6 +97,8 @@ class World:
 
     def tell(self, event: Event) -> None:
         self.events += 1
+        if isinstance(event, ServiceSpoke):
+            self.speaking = (event.peer, (getattr(event.msg, "request_id", ""), getattr(event.msg, "attempt", 0)))
         commands = self.server.handle(event, self.now)
         self.server.check()
         for command in commands:
@@ -129,7 +145,7 @@ class World:
             assert not readers, f"{msg} while {readers} read it"
 
     def registered(self) -> set[bytes]:
-        instances = (one for role in self.server.status().roles for one in role.instances)
+        instances = self.server.status().instances
         return {routing_id(one.instance_id, one.incarnation) for one in instances}
 
     def everybody(self) -> list[Service]:
@@ -137,26 +153,28 @@ class World:
 
     def peer_of(self, instance_id: str) -> bytes:
         """Return the peer that the machine knows under this name; it may be dead by now."""
-        instances = (one for role in self.server.status().roles for one in role.instances)
+        instances = self.server.status().instances
         return next(routing_id(instance_id, one.incarnation) for one in instances if one.instance_id == instance_id)
 
     def to_client(self, command: TellClient) -> None:
         msg = command.msg
         request_id = getattr(msg, "request_id", None)
         self.sent[f"{type(msg).__name__} {getattr(msg, 'state', None) or ''}".strip()] += 1
-        if request_id is None:
+        if isinstance(msg, PongMsg):
+            self.unknown += msg.unknown
+        if request_id is None or request_id in self.long_ended:
             return
         if isinstance(msg, QueuedMsg):
-            assert request_id not in self.accepted, "accepted twice"
+            assert not self.ended[request_id], "accepted again after its end"
             self.accepted.add(request_id)
         elif isinstance(msg, ErrorMsg) and msg.state is None:
-            return
+            if self.submitting_again and msg.error.code in {"deadline_unreachable", "invalid_request"}:
+                self.ended[request_id] += not self.ended[request_id]
         else:
             assert request_id in self.accepted, f"{msg} of a request that was not accepted"
             assert not self.ended[request_id], f"{msg} after the request had ended"
             if isinstance(msg, StageFinishedMsg):
-                computed = (self.peer_of(msg.timing.instance_id), (request_id, 1))
-                assert computed not in self.memory.spoilt, f"{msg} came of reading what was overwritten"
+                assert self.speaking not in self.memory.spoilt, f"{msg} came of reading what was overwritten"
             if isinstance(msg, ResultMsg | ErrorMsg):
                 self.ended[request_id] += 1
             if isinstance(msg, ErrorMsg):
@@ -169,7 +187,42 @@ class World:
 
     def submit(self) -> None:
         self.submitted += 1
-        self.client_says(SubmitMsg(f"r{self.submitted}", SamplingParams("a fox")))
+        self.submit_anew(
+            SubmitMsg(
+                f"r{self.submitted}",
+                SamplingParams("a fox", num_inference_steps=1 + self.choose(50)),
+                model=(*("", "one", "two") * 4, "none")[self.choose(13)],
+                priority=tuple(Priority)[self.choose(3)],
+                tenant=("", "small", "big")[self.choose(3)],
+                cancel_on_disconnect=self.choose(3) == 0,
+            )
+        )
+
+    def submit_anew(self, msg: SubmitMsg) -> None:
+        client = CLIENTS[self.choose(len(CLIENTS))]
+        self.submissions[msg.request_id] = (client, msg)
+        self.tell(ClientSpoke(client, msg))
+
+    def restart_broker(self) -> None:
+        """Kill the broker; the one in its place knows nothing."""
+        self.long_ended |= {request_id for request_id, times in self.ended.items() if times}
+        self.server = DiffusionServer(self.settings)
+        self.sent["restart"] += 1
+
+    def ping(self) -> None:
+        """Let the clients ask for their requests, and submit again what the broker does not know."""
+        for client in CLIENTS:
+            waits_for = [
+                name for name in sorted(self.accepted) if not self.ended[name] and self.submissions[name][0] == client
+            ]
+            self.tell(ClientSpoke(client, PingMsg(tuple(waits_for))))
+        unknown, self.unknown = self.unknown, []
+        self.submitting_again = True
+        for request_id in unknown:
+            if request_id in self.accepted and not self.ended[request_id]:
+                self.sent["again"] += 1
+                self.tell(ClientSpoke(*self.submissions[request_id]))
+        self.submitting_again = False
 
     def client_says(self, msg: SubmitMsg | CancelMsg | PingMsg | HelloMsg) -> None:
         self.tell(ClientSpoke(CLIENTS[self.choose(len(CLIENTS))], msg))
@@ -188,12 +241,15 @@ class World:
         noise = (
             SubmitMsg(self.some_id(), SamplingParams("a fox")),
             SubmitMsg(f"x{self.submitted}", bad),
-            SubmitMsg(f"r{self.submitted}", SamplingParams("a fox"), timeout_s=1.5),
             PingMsg((self.some_id(), "?")),
             HelloMsg(PROTOCOL_VERSION + self.choose(2), "0"),
         )
         kind = self.choose(len(noise) + 1)
-        if kind == len(noise):
+        if kind == 0 and (self.long_ended or noise[0].request_id not in self.submissions):
+            return  # a broker that restarted has forgotten whose it was
+        if kind == len(noise) and self.choose(2):
+            self.submit_anew(SubmitMsg(f"r{self.submitted}", SamplingParams("a fox"), timeout_s=1.5))
+        elif kind == len(noise):
             self.tell(ClientVanished(CLIENTS[0], "gone"))
         else:
             self.client_says(noise[kind])
@@ -253,6 +309,12 @@ class World:
         if service is not None:
             service.hangs = True
 
+    def stick(self) -> None:
+        """Let a service compute no further while its loop goes on."""
+        service = self.pick(self.awake())
+        if service is not None:
+            service.stuck = True
+
     def lose_writer(self) -> None:
         """Cut off a service in the middle of a push, and let it hang there: it will write again."""
         service = self.pick([one for one in self.awake() if one.writes])
@@ -262,9 +324,9 @@ class World:
 
     def wake(self) -> None:
         """Let a hung service go on as if nothing had happened; its messages are stale."""
-        service = self.pick([one for one in self.services if one.hangs])
+        service = self.pick([one for one in self.services if one.hangs or one.stuck])
         if service is not None:
-            service.hangs = False
+            service.hangs = service.stuck = False
 
     def die(self) -> None:
         """Kill a service; another process comes in its place, sooner or later than the news."""
@@ -294,14 +356,15 @@ class World:
     def settle(self) -> None:
         """Let everything run until it is quiet, then look for what is left over."""
         for service in self.services:
-            service.hangs = False
+            service.hangs = service.stuck = False
             service.beat()  # so that one which was cut off hears of it
-        for _ in range(400):
+        for _ in range(1000):
             self.run_dry()
             status = self.server.status()
-            if not status.requests and not status.settling:
+            if not status.requests and not status.settling and self.ended.keys() >= self.accepted:
                 break
             self.wait(1.0)
+            self.ping()
             for service in self.services:
                 service.beat()
         self.run_dry()
@@ -320,21 +383,25 @@ class World:
                     chore()
         self.ghosts.clear()
 
+    def unlike(self) -> dict[str, int]:
+        """Return the requests that did not end exactly once, and how often they did."""
+        names = self.accepted | self.ended.keys()
+        return {name: self.ended[name] for name in names if self.ended[name] != (name in self.accepted)}
+
     def check_nothing_is_left(self) -> None:
         status = self.server.status()
         assert (status.requests, status.settling) == ({}, 0)
-        assert self.ended == Counter(self.accepted), "each accepted request ended exactly once"
+        assert +self.ended == Counter(self.accepted), ("not ended exactly once", self.unlike())
         by_peer = {service.peer: service for service in self.services}
-        for role in status.roles:
-            assert (role.waiting, role.parked) == (0, 0)
-            for one in role.instances:
-                assert (one.leases, one.free_leases) == ({}, one.capacity), one
-                assert (one.taken_slots, one.staged, one.pushes) == (0, 0, 0), one
-                service = by_peer.pop(routing_id(one.instance_id, one.incarnation))
-                assert one.free_slots + one.retired_slots == len(service.hello().receive_slots)
-                assert (service.jobs, service.staged, service.writes) == ({}, {}, {}), service.name
-                assert service.expected == set(), service.name
-                assert service.knows <= self.registered(), "the pools of those that are gone are forgotten"
-                assert len(service.blocks) + len(service.lost_blocks) == 6, service.name
+        assert all((pool.waiting, pool.parked) == (0, 0) for pool in status.pools)
+        for one in status.instances:
+            assert (one.leases, one.free_leases) == ({}, one.capacity), one
+            assert (one.taken_slots, one.staged, one.pushes) == (0, 0, 0), one
+            service = by_peer.pop(routing_id(one.instance_id, one.incarnation))
+            assert one.free_slots + one.retired_slots == service.offered
+            assert (service.jobs, service.staged, service.writes) == ({}, {}, {}), service.name
+            assert service.expected == {}, service.name
+            assert service.survived or service.knows <= self.registered(), "the pools of the gone are forgotten"
+            assert len(service.blocks) + len(service.lost_blocks) == 6, service.name
         assert not by_peer, "every service is registered"
         assert not any([*self.memory.users.values(), *self.memory.readers.values()]), "nobody uses a slot"

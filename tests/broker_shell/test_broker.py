@@ -26,13 +26,14 @@ from triptych.schemas.client import (
     WelcomeMsg,
 )
 from triptych.schemas.errors import ConfigError
+from triptych.schemas.identifiers import routing_id
+from triptych.schemas.memory import PoolAddress
 from triptych.schemas.roles import Role
 from triptych.schemas.sampling import SamplingLimits, SamplingParams
 from triptych.schemas.states import RequestState
 from triptych.schemas.transfer import (
     PROTOCOL_VERSION,
     BrokerMsg,
-    PoolAddress,
     ServiceMsg,
     TransferErrorMsg,
     TransferHeartbeatAckMsg,
@@ -41,7 +42,6 @@ from triptych.schemas.transfer import (
     TransferRegisterAgainMsg,
     TransferRegisterMsg,
     TransferWorkMsg,
-    routing_id,
 )
 from triptych.transport.link.channels import client_to_broker, service_to_broker
 from triptych.transport.link.dealer import DealerLink
@@ -51,7 +51,7 @@ Service = DealerLink[BrokerMsg, ServiceMsg]
 SETTINGS = BrokerSettings(
     service_endpoint="tcp://127.0.0.1:0",
     client_endpoint="tcp://127.0.0.1:0",
-    dispatch=DispatchSettings(heartbeat_s=0.05, lease_s=0.5),
+    dispatch=DispatchSettings(heartbeat_s=0.05, lease_s=0.5, max_attempts=1),
 )
 POOL = PoolAddress("host", "segment", 2**20)
 
@@ -100,7 +100,10 @@ async def test_a_request_is_queued_and_given_to_an_encoder(cluster: Cluster) -> 
     client, encoder = await cluster.client(), await cluster.encoder()
     client.send_nowait(SubmitMsg("r1", SamplingParams("a fox", seed=3)))
     assert await client.receive() == (QueuedMsg("r1", 0, (Role.DENOISER, Role.DECODER)), ())
-    assert await encoder.receive() == (TransferWorkMsg("r1", 1, SamplingParams("a fox", seed=3)), ())
+    work, _ = await encoder.receive()
+    assert isinstance(work, TransferWorkMsg)
+    assert (work.request_id, work.attempt) == ("r1", 1)
+    assert (work.context.client, work.context.params) == (b"client-1", SamplingParams("a fox", seed=3))
 
 
 async def test_heartbeats_are_answered_and_silence_ends_the_lease(cluster: Cluster) -> None:
@@ -115,7 +118,7 @@ async def test_heartbeats_are_answered_and_silence_ends_the_lease(cluster: Clust
     assert (failed.request_id, failed.state, failed.error.code) == ("r1", RequestState.FAILED, "failed")
     assert isinstance((await encoder.receive())[0], TransferWorkMsg)
     encoder.send_nowait(TransferHeartbeatMsg())
-    assert await encoder.receive() == (TransferRegisterAgainMsg(), ())
+    assert await encoder.receive() == (TransferRegisterAgainMsg(exceed=1), ())
 
 
 async def test_a_request_times_out_without_any_service(cluster: Cluster) -> None:
@@ -162,7 +165,7 @@ async def test_an_unknown_parameter_is_refused_with_the_request_id(cluster: Clus
     client = await cluster.client()
     params = {"prompt": "a fox", "widht": 64}
     frames = [b"__client__", msgspec.msgpack.encode({"msg_type": "submit", "request_id": "r1", "params": params})]
-    await client._socket.send_multipart(frames)
+    client._socket.send_nowait(frames)
     refused, _ = await client.receive()
     assert isinstance(refused, ErrorMsg)
     assert (refused.request_id, refused.state) == ("r1", None)
@@ -177,7 +180,7 @@ async def test_a_service_that_sends_no_message_is_told_and_others_are_served(
     """TRANSFER_ERROR comes back; a registered service goes on."""
     encoder = await cluster.encoder()
     stranger = await cluster.service(b"stranger")
-    await stranger._socket.send_multipart(frames)
+    stranger._socket.send_nowait(frames)
     assert isinstance((await stranger.receive())[0], TransferErrorMsg)
     encoder.send_nowait(TransferHeartbeatMsg())
     assert await encoder.receive() == (TransferHeartbeatAckMsg(), ())
@@ -272,7 +275,7 @@ async def test_a_frame_above_max_result_bytes_is_answered_and_the_link_stays() -
     async with asyncio.TaskGroup() as tasks, AsyncExitStack() as stack:
         tasks.create_task(run_broker(settings, stop, ready.set_result))
         encoder = await Cluster(await ready, stack).encoder()
-        await encoder._socket.send_multipart([b"__transfer__", b"\x80", bytes(8 * 2**20)])
+        encoder._socket.send_nowait([b"__transfer__", b"\x80", bytes(8 * 2**20)])
         refused, _ = await encoder.receive()
         assert isinstance(refused, TransferErrorMsg)
         assert refused.error.message == "not a message: 8388608 attached bytes; at most 1048576 are taken"

@@ -34,17 +34,18 @@ class ScriptedBroker:
     """Takes and says one message at a time.
 
     Those about the link are not for the test to take: a PING is answered at once while `answers_pings`, a HELLO while
-    there are `limits` to tell.
+    there are `limits` to tell. A PONG tells as unknown what was never submitted and what the broker was made to forget.
     """
 
     def __init__(self, link: RouterLink[ClientMsg, ClientReplyMsg]) -> None:
         self.link = link
         self.peer = b""
         self.answers_pings = True
-        self.unknown: tuple[str, ...] = ()
         self.limits: SamplingLimits | None = None
+        self.models: dict[str, SamplingLimits] = {}
+        self.known = set[str]()
         self.pings: list[PingMsg] = []
-        self.pinged = asyncio.Event()
+        self._pinged = asyncio.Event()
         self._taken: asyncio.Queue[ClientMsg] = asyncio.Queue()
 
     @property
@@ -61,15 +62,37 @@ class ScriptedBroker:
     def _hear(self, message: ClientMsg) -> None:
         if isinstance(message, PingMsg):
             self.pings.append(message)
-            self.pinged.set()
+            self._pinged.set()
             if self.answers_pings:
-                self.say(PongMsg(tuple(set(message.request_ids) & set(self.unknown))))
+                self.say_pong(message)
         elif isinstance(message, HelloMsg) and self.limits is not None:
-            self.say(WelcomeMsg(PROTOCOL_VERSION, "0.1.0", self.limits))
+            self.say(WelcomeMsg(PROTOCOL_VERSION, "0.1.0", self.limits, self.models))
         else:
+            if isinstance(message, SubmitMsg):
+                self.known.add(message.request_id)
             self._taken.put_nowait(message)
 
-    async def take(self, kind: type[M]) -> M:
+    def forget(self, *request_ids: str) -> None:
+        """Know these no more."""
+        self.known -= set(request_ids)
+
+    async def next_ping(self) -> PingMsg:
+        """Wait for a PING that has not come yet."""
+        self._pinged.clear()
+        await self._pinged.wait()
+        return self.pings[-1]
+
+    def say_pong(self, ping: PingMsg) -> None:
+        """Answer a PING."""
+        self.say(PongMsg(tuple(name for name in ping.request_ids if name not in self.known)))
+
+    async def rest(self, client: Client) -> list[ClientMsg]:
+        """Return what was not taken, when all has come that the client has said."""
+        self.limits = self.limits or LIMITS
+        await client.models()
+        return [self._taken.get_nowait() for _ in range(self._taken.qsize())]
+
+    async def take(self, kind: type[M] | tuple[type[M], ...]) -> M:
         message = await self._taken.get()
         assert isinstance(message, kind), message
         return message

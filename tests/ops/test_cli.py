@@ -24,7 +24,10 @@ def test_version() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "triptych 0.1.0\n", "")
 
 
-@pytest.mark.parametrize("command", ["up", "generate", "demo", "broker", "encoder", "denoiser", "decoder"])
+COMMANDS = ["up", "generate", "demo", "admin", "broker", "encoder", "denoiser", "decoder", "sim"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str) -> None:
     """And each is named in the general help."""
     assert command in run("--help").stdout
@@ -45,6 +48,22 @@ def test_every_command_has_help(command: str) -> None:
         (["generate", "a fox", "-o", "folder.png"], 2, "this is a directory"),
         (["generate", "a fox", "-o", "fox.png", "--steps", "many"], 2, "Invalid value for '--steps'"),
         (["generate", "a fox", "-o", "fox.png", "--broker", "there"], 2, "--broker is 'there'; allowed: "),
+        (["admin"], 2, "Missing command"),
+        (["admin", "statsu"], 2, "No such command 'statsu'. Did you mean 'status'?"),
+        (["admin", "drain"], 2, "Missing argument 'INSTANCE'"),
+        (["admin", "status", "--watch", "0"], 2, "Invalid value for '--watch'"),
+        (["admin", "status"], 1, "no broker answers at ipc://"),
+        (["admin", "status", "--endpoint", "there"], 2, "--endpoint is 'there'; allowed: "),
+        (["admin", "status", "--endpoint", "ipc://admin"], 1, "no broker answers at ipc://admin; start one with"),
+        (["admin", "status", "--endpoint", "ipc://folder.png"], 1, "no broker answers at ipc://folder.png; start"),
+        (["admin", "status", "--endpoint", f"ipc://{'a' * 200}"], 2, "AF_UNIX path too long"),
+        (["broker", "--admin-endpoint", "there"], 2, "admin_endpoint is 'there'; allowed: "),
+        (["broker", "--tenants", "many"], 2, "'many' is no JSON object"),
+        (
+            ["broker", "--tenants", '{"a b": {}}'],
+            2,
+            "broker.dispatch.tenants.a b is {}; allowed: expected str matching",
+        ),
         (["demo", "-o", "no/demo.png"], 2, "make no first"),
         (["up", "--shape", "1:2"], 2, "--shape is '1:2'; allowed: three numbers such as 1:2:1"),
         (["up", "--config", "none.toml"], 2, "--config is 'none.toml'; allowed: a file that can be read"),
@@ -90,7 +109,7 @@ def test_the_command_line_starts_without_torch() -> None:
     code = """
 import sys
 from triptych.broker.shell import app
-from triptych.ops.cli import app, commands, demo, generate, serve, up
+from triptych.ops.cli import admin, app, commands, demo, generate, serve, up
 print({"torch", "numpy", "PIL", "safetensors"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -89,6 +89,16 @@ def test_what_is_given_by_name_overrides_the_file() -> None:
         ("[encoder]\npool_bytes = 'big'", "encoder.pool_bytes is 'big'; allowed: expected int, got str"),
         ("[broker.dispatch]\npolicy = 'best'", "broker.dispatch.policy is 'best'; allowed: invalid enum value 'best'"),
         ("[broker.dispatch]\nlease_s = 0", "broker.dispatch.lease_s is 0; allowed: expected float >= 0.001"),
+        ("[broker.dispatch.tenants.a]\nwieght = 2", "broker.dispatch.tenants.a.wieght is 2; .*; did you mean weight?"),
+        (
+            "[broker.dispatch.tenants.a]\nweight = 0",
+            "broker.dispatch.tenants.a.weight is 0; allowed: expected float >=",
+        ),
+        ("[broker.dispatch.tenants]\na = 3", "broker.dispatch.tenants.a is 3; allowed: expected object, got int"),
+        (
+            "[broker.dispatch]\nstage_timeout_s.decodr = 1",
+            "stage_timeout_s.decodr is 1; allowed: invalid enum value 'decodr'$",
+        ),
         ("[broker]\ndispatch = 3", "broker.dispatch is 3; allowed: a section"),
         ("broker = 3", "broker is 3; allowed: a section"),
         ("[broker", "--config is .*; allowed: a TOML file"),

@@ -8,9 +8,9 @@ import typer
 from msgspec import Struct
 from rich.console import Console
 
-from triptych.broker.machine.settings import DispatchSettings, PolicyName
+from triptych.broker.machine.settings import DispatchSettings, PolicyName, TenantSettings
 from triptych.broker.shell.settings import BrokerSettings
-from triptych.client import Finished, Image, Queued, Result, StageFinished, StageStarted, StepDone
+from triptych.client import Event, Finished, Image, Queued, Result, Retrying, StageFinished, StageStarted, StepDone
 from triptych.ops.cli.outputs import numbered
 from triptych.ops.cli.progress import StageBars
 from triptych.ops.cli.settings_options import those_given, with_settings
@@ -24,6 +24,14 @@ from triptych.schemas.timing import StageTiming, TransferTiming
 from triptych.services.settings import ServiceSettings
 
 BROKER = BrokerSettings("tcp://127.0.0.1:1", dispatch=DispatchSettings(PolicyName.ROUND_ROBIN, lease_s=9.5))
+WITH_TABLES = BrokerSettings(
+    admin_endpoint="",
+    dispatch=DispatchSettings(
+        tenants={"studio": TenantSettings(3.0, max_queued=7)},
+        other_tenants=TenantSettings(max_running=1),
+        stage_timeout_s={Role.DENOISER: 30.0},
+    ),
+)
 SERVICE = ServiceSettings(role=Role.DECODER, instance_id="decoder-7", device="cuda:1", receive_slots=0, drain_s=1.5)
 
 
@@ -41,9 +49,9 @@ def parsed(kind: type[Struct], arguments: list[str]) -> dict[str, object]:
     return caught
 
 
-@pytest.mark.parametrize("settings", [BROKER, BrokerSettings()])
+@pytest.mark.parametrize("settings", [BROKER, BrokerSettings(), WITH_TABLES], ids=["some", "none", "tables"])
 def test_a_brokers_command_line_gives_its_settings(settings: BrokerSettings) -> None:
-    """What the launcher writes, the process reads."""
+    """What the launcher writes, the process reads; tables go as JSON."""
     arguments = broker_argv(settings)[len(TRIPTYCH) + 1 :]
     assert broker_settings_from({}, parsed(BrokerSettings, arguments)) == settings
 
@@ -152,3 +160,61 @@ def test_the_bars_count_requests_where_there_are_several() -> None:
             bars.show(StageFinished("r", ENCODED))
 
     assert "1/6 requests" in shown(follow)
+
+
+def completed(*events: Event) -> list[float]:
+    """Return how full the bars of the three roles are after these events."""
+    with StageBars(Console(file=io.StringIO(), force_terminal=True), 1) as bars:
+        for event in events:
+            bars.show(event)
+        return [task.completed for task in bars._progress.tasks]
+
+
+ENCODED_AND_MORE = (
+    StageFinished("r", ENCODED),
+    StageStarted("r", Role.DENOISER, "d"),
+    StepDone("r", Role.DENOISER, 5, 20),
+)
+
+
+def test_the_bars_go_back_when_a_stage_is_tried_again() -> None:
+    """What is done stays done, and the reason is told above the bars."""
+    retrying = Retrying("r", 2, Role.DENOISER, "denoiser-0 was lost [gone]")
+    assert completed(*ENCODED_AND_MORE) == [1.0, 0.25, 0]
+    assert completed(*ENCODED_AND_MORE, retrying) == [1.0, 0, 0]
+
+    def follow(console: Console) -> None:
+        with StageBars(console, 1) as bars:
+            bars.show(retrying)
+
+    text = shown(follow)
+    assert "attempt 2, from the denoiser on: denoiser-0 was lost [gone]" in text
+    assert [line.split()[-2:] for line in text.splitlines() if "━" in line and "attempt" in line][-1] == [
+        "2",
+        "-:--:--",
+    ]
+
+
+@pytest.mark.parametrize("again", [StageStarted("r", Role.ENCODER, "e"), Retrying("r", 2, Role.ENCODER, "lost")])
+def test_the_bars_go_back_to_the_beginning_when_all_is_done_again(again: Event) -> None:
+    """After a restart of the broker, say; being queued anew is not being undone yet."""
+    queued = Queued("r", 0, ())
+    assert completed(*ENCODED_AND_MORE, queued) == [1.0, 0.25, 0]
+    assert completed(*ENCODED_AND_MORE, queued, again) == [0, 0, 0]
+
+
+def test_one_of_several_requests_goes_back_alone() -> None:
+    """The others keep what they have."""
+    with StageBars(Console(file=io.StringIO(), force_terminal=True), 2) as bars:
+        for name in ("r", "s"):
+            bars.show(StageFinished(name, ENCODED))
+        bars.show(Retrying("r", 2, Role.ENCODER, "lost"))
+        assert [task.completed for task in bars._progress.tasks] == [1.0, 0, 0]
+
+
+def test_without_a_terminal_the_bars_say_nothing() -> None:
+    """Not even why a stage is tried again."""
+    text = io.StringIO()
+    with StageBars(Console(file=text), 1) as bars:
+        bars.show(Retrying("r", 2, Role.DENOISER, "lost"))
+    assert text.getvalue() == ""

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 #: of the checkout, what a build may read
 SOURCES = (
     *("pyproject.toml", "README.md", "LICENSE", "__init__.py", "py.typed"),
-    *("broker", "client", "ops", "schemas", "services", "transport"),
+    *("broker", "client", "ops", "schemas", "services", "sim", "transport"),
 )
 
 

@@ -66,6 +66,7 @@ def test_nothing_heavy_is_needed() -> None:
             "triptych.ops.launcher.cluster",
             "triptych.ops.cli.up",
             "triptych.ops.cli.generate",
+            "triptych.ops.cli.admin",
         ),
     ],
 )

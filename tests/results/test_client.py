@@ -117,7 +117,7 @@ async def test_a_service_that_dies_meanwhile_takes_the_result_along(broker: Scri
     ):
         tasks.create_task(_answer(broker, await ticket_for(holder, *[LARGE] * 4)))
         assert isinstance(await anext(events), Fetching)
-        holder.withdraw("r1")
+        holder.outbox.drop("r1")
         asked = await broker.take(RelayFetchMsg)
         error = ResultGone("r1", "decoder-0 is lost")
         broker.say(RelayFailedMsg("r1", asked.piece, error.info()))

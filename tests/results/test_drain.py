@@ -3,7 +3,7 @@
 import pytest
 
 from tests.results.kit import LARGE, claim_of, open_holder, ticket_for
-from tests.services.test_session import open_scene
+from tests.services.scene import open_scene
 from triptych.schemas.transfer import TransferDrainedMsg, TransferDrainMsg, TransferLeaveMsg
 
 

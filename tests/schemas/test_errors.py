@@ -24,6 +24,7 @@ ERRORS: list[TriptychError] = [
     errors.PayloadTooLarge(2048, 1024, "pool_bytes"),
     errors.TransferError("the segment is gone"),
     errors.ConfigError("device", "cud", "cpu"),
+    errors.UnknownName("instance", "denosier-0", ["denoiser-0"]),
     errors.ProcessDied("denoiser-0", -9, "error: no weights"),
     errors.InvalidTransition("r1", "DONE", "FAILED", ["submitted"]),
 ]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.strategies import structs
+from triptych.schemas.admin import AdminMsg, AdminReplyMsg
 from triptych.schemas.client import ClientMsg, ClientReplyMsg
 from triptych.schemas.fetch import HolderMsg, ReaderMsg
 from triptych.schemas.transfer import BrokerMsg, ServiceMsg
@@ -21,6 +22,8 @@ UNIONS = {
     "client_reply": ClientReplyMsg,
     "reader": ReaderMsg,
     "holder": HolderMsg,
+    "admin": AdminMsg,
+    "admin_reply": AdminReplyMsg,
 }
 MESSAGES = [(union, message) for union in UNIONS.values() for message in get_args(union)]
 CORPUS = json.loads((Path(__file__).parent / "corpus.json").read_text())

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.services.kit import one_model
 from tests.services.pipelines import Gate, by_prompt, counting, failing
 from triptych.schemas.sampling import SamplingParams
 from triptych.services.compute import ComputeThread
@@ -27,7 +28,7 @@ def gate() -> Gate:
 
 @pytest.fixture
 def compute(gate: Gate) -> Iterator[ComputeThread]:
-    thread = ComputeThread(by_prompt({"gate": gate, "count": counting, "fail": failing}), threads=1)
+    thread = ComputeThread(one_model(by_prompt({"gate": gate, "count": counting, "fail": failing})), threads=1)
     yield thread
     gate.open.set()
     thread.close()
@@ -35,7 +36,7 @@ def compute(gate: Gate) -> Iterator[ComputeThread]:
 
 def run(compute: ComputeThread, params: SamplingParams, recorder: Recorder):
     """Start a job and return its task."""
-    return asyncio.create_task(compute.run(params, NO_INPUT, recorder.started.set, recorder.steps.append))
+    return asyncio.create_task(compute.run("model", params, NO_INPUT, recorder.started.set, recorder.steps.append))
 
 
 async def test_steps_are_reported_and_the_output_returned(compute: ComputeThread, gate: Gate) -> None:
@@ -112,7 +113,7 @@ async def test_an_error_of_the_stage_comes_out_as_it_is(compute: ComputeThread) 
 async def test_it_leaves_no_thread(gate: Gate) -> None:
     """Closing joins the thread."""
     before = threading.active_count()
-    thread = ComputeThread(counting, threads=1)
+    thread = ComputeThread(one_model(counting), threads=1)
     await run(thread, SamplingParams("count"), Recorder())
     thread.close()
     assert threading.active_count() == before

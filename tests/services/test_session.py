@@ -1,102 +1,24 @@
 """A service and its broker: a real ROUTER that says what the test wants."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
-from typing import TypeVar
-
 import pytest
-import torch
 
-from tests.services.pipelines import Gate, by_prompt, counting
+from tests.services.kit import context
+from tests.services.scene import ACK, PEER, POOL_BYTES, open_scene
 from triptych.schemas.errors import MalformedMessage, VersionMismatch
-from triptych.schemas.roles import Role
-from triptych.schemas.sampling import SamplingParams
 from triptych.schemas.transfer import (
-    BrokerMsg,
-    ServiceMsg,
-    TransferDrainedMsg,
-    TransferDrainMsg,
+    TransferAbortMsg,
     TransferErrorMsg,
     TransferHeartbeatMsg,
-    TransferLeaveMsg,
-    TransferRegisterAckMsg,
     TransferRegisterAgainMsg,
     TransferRegisterMsg,
     TransferRegisterRefusedMsg,
+    TransferReleasedMsg,
     TransferReleaseMsg,
     TransferStagedMsg,
     TransferStartedMsg,
     TransferWorkMsg,
-    routing_id,
 )
-from triptych.services.compute import ComputeThread
-from triptych.services.job import Parts
-from triptych.services.results.data_link import ResultServer
-from triptych.services.session import Forgotten, run_session
-from triptych.transport.link.channels import broker_to_services
-from triptych.transport.link.router import RouterLink
-from triptych.transport.tensors.manager import DiffusionTransferManager
-
-Said = TypeVar("Said", bound=ServiceMsg)
-PEER = routing_id("encoder-0", 7)
-ACK = TransferRegisterAckMsg(1, heartbeat_s=0.01, lease_s=1.0)
-POOL_BYTES = 2**20
-
-
-class Scene:
-    """One session against a broker played by the test."""
-
-    def __init__(self, link: RouterLink[ServiceMsg, BrokerMsg], parts: Parts, gate: Gate) -> None:
-        self.link = link
-        self.parts = parts
-        self.gate = gate
-        self.stop = asyncio.Event()
-        self.registered = asyncio.Event()
-
-    def start(self, drain_s: float = 10.0) -> asyncio.Task[Forgotten | None]:
-        registration = TransferRegisterMsg(1, "0", "encoder-0", 7, Role.ENCODER, 2, self.parts.transfers.address)
-        return asyncio.create_task(
-            run_session(self.link.endpoint, registration, self.parts, self.stop, drain_s, self.registered.set)
-        )
-
-    def tell(self, message: BrokerMsg) -> None:
-        self.link.send_nowait(PEER, message)
-
-    async def hear(self, kind: type[Said]) -> Said:
-        """Wait for the next `kind`, passing over all else."""
-        while True:
-            for envelope in await self.link.receive():
-                message, _ = self.link.codec.decode(envelope.frames)
-                if isinstance(message, kind):
-                    return message
-
-    async def dismiss(self) -> None:
-        """Stop the service, which has nothing to do."""
-        self.stop.set()
-        await self.hear(TransferDrainMsg)
-        self.tell(TransferDrainedMsg())
-
-    async def register(self) -> None:
-        await self.hear(TransferRegisterMsg)
-        self.tell(ACK)
-        await self.registered.wait()
-
-
-@asynccontextmanager
-async def open_scene(results: ResultServer | None = None) -> AsyncIterator[Scene]:
-    gate = Gate()
-    compute = ComputeThread(by_prompt({"gate": gate, "count": counting}), threads=1)
-    transfers = DiffusionTransferManager.open(instance_id="encoder-0", incarnation=7, pool_bytes=POOL_BYTES)
-    parts = Parts(Role.ENCODER, "encoder-0", torch.device("cpu"), transfers, compute, results)
-    try:
-        async with aclosing(RouterLink(broker_to_services(2**20), "tcp://127.0.0.1:0", 2**20)) as link:
-            yield Scene(link, parts, gate)
-        assert transfers.statistics().pool.memory.free == POOL_BYTES
-    finally:
-        gate.open.set()
-        compute.close()
-        await transfers.aclose()
+from triptych.services.incarnations import Forgotten
 
 
 async def test_it_registers_until_it_is_acknowledged_then_sends_heartbeats() -> None:
@@ -108,24 +30,47 @@ async def test_it_registers_until_it_is_acknowledged_then_sends_heartbeats() -> 
         await scene.hear(TransferHeartbeatMsg)
         await scene.hear(TransferHeartbeatMsg)
         assert scene.registered.is_set()
-        await scene.dismiss()
-        assert await session is None
+        await scene.leave(session)
 
 
-async def test_heartbeats_go_on_while_it_computes() -> None:
-    """A stage of any length does not hold them up."""
+async def test_heartbeats_go_on_while_the_compute_thread_hangs() -> None:
+    """A stage of any length does not hold them up, and neither does the end of one that does not answer."""
     async with open_scene() as scene:
         session = scene.start()
         await scene.register()
-        scene.tell(TransferWorkMsg("r1", 1, SamplingParams("gate", num_inference_steps=1)))
+        scene.tell(TransferWorkMsg("r1", 1, context("gate", num_inference_steps=1)))
         await scene.hear(TransferStartedMsg)
+        for _ in range(5):
+            assert (await scene.hear(TransferHeartbeatMsg)).jobs == 1
+        scene.tell(TransferWorkMsg("r2", 1, context("gate", num_inference_steps=1)))
+        scene.tell(TransferAbortMsg("r2", 1))
+        await scene.hear(TransferReleasedMsg)
         for _ in range(5):
             await scene.hear(TransferHeartbeatMsg)
         scene.gate.open.set()
         await scene.hear(TransferStagedMsg)
         scene.tell(TransferReleaseMsg("r1", 1))
-        await scene.dismiss()
-        assert await session is None
+        await scene.leave(session)
+
+
+async def test_a_heartbeat_tells_how_much_there_is_to_do() -> None:
+    """Jobs, outputs, free bytes, models, and how late the loop is at worst."""
+    async with open_scene() as scene:
+        session = scene.start()
+        await scene.register()
+        assert (await scene.hear(TransferHeartbeatMsg)).loaded == ()
+        scene.tell(TransferWorkMsg("r1", 1, context("count", seed=1000)))
+        await scene.hear(TransferStagedMsg)
+        scene.tell(TransferWorkMsg("r2", 1, context("gate", num_inference_steps=1)))
+        await scene.hear(TransferStartedMsg)
+        beat = await scene.hear(TransferHeartbeatMsg)
+        assert (beat.jobs, beat.staged, beat.free_bytes, beat.loaded) == (1, 1, POOL_BYTES - 8192, ("model",))
+        assert beat.loop_lag_s >= 0
+        scene.gate.open.set()
+        await scene.hear(TransferStagedMsg)
+        for request_id in ("r1", "r2"):
+            scene.tell(TransferReleaseMsg(request_id, 1))
+        await scene.leave(session)
 
 
 async def test_a_refusal_ends_it_with_the_reason() -> None:
@@ -133,8 +78,8 @@ async def test_a_refusal_ends_it_with_the_reason() -> None:
     async with open_scene() as scene:
         session = scene.start()
         await scene.hear(TransferRegisterMsg)
-        scene.tell(TransferRegisterRefusedMsg(VersionMismatch(2, 1).info()))
-        with pytest.raises(VersionMismatch, match="speaks protocol version 2, the peer version 1"):
+        scene.tell(TransferRegisterRefusedMsg(VersionMismatch(3, 2).info()))
+        with pytest.raises(VersionMismatch, match="speaks protocol version 3, the peer version 2"):
             await session
 
 
@@ -148,63 +93,18 @@ async def test_a_registration_that_is_no_message_ends_it_with_the_reason() -> No
             await session
 
 
-async def test_a_broker_that_does_not_know_it_ends_the_incarnation() -> None:
-    """REGISTER_AGAIN drops all work, running and staged, and asks for a new incarnation."""
+async def test_a_broker_for_which_it_is_gone_ends_the_incarnation() -> None:
+    """REGISTER_AGAIN with a number drops all work, running and staged, and asks for an incarnation above it."""
     async with open_scene() as scene:
         session = scene.start()
         await scene.register()
-        scene.tell(TransferWorkMsg("staged", 1, SamplingParams("count", seed=100)))
+        scene.tell(TransferWorkMsg("staged", 1, context("count", seed=100)))
         await scene.hear(TransferStagedMsg)
-        scene.tell(TransferWorkMsg("running", 1, SamplingParams("gate", num_inference_steps=100)))
+        scene.tell(TransferWorkMsg("running", 1, context("gate", num_inference_steps=100)))
         await scene.hear(TransferStartedMsg)
         scene.tell(TransferRegisterAgainMsg(exceed=7))
         scene.gate.open.set()
         assert await session == Forgotten(exceed=7)
-
-
-async def test_stopping_drains() -> None:
-    """It says so, finishes what runs, keeps what is staged until it is released, and leaves."""
-    async with open_scene() as scene:
-        session = scene.start()
-        await scene.register()
-        scene.tell(TransferWorkMsg("r1", 1, SamplingParams("gate", num_inference_steps=1)))
-        await scene.hear(TransferStartedMsg)
-        scene.stop.set()
-        await scene.hear(TransferDrainMsg)
-        scene.gate.open.set()
-        await scene.hear(TransferStagedMsg)
-        scene.tell(TransferReleaseMsg("r1", 1))
-        scene.tell(TransferDrainedMsg())
-        assert (await scene.hear(TransferLeaveMsg)).reason == "drained"
-        assert await session is None
-
-
-async def test_work_that_was_on_its_way_when_it_drained_is_done() -> None:
-    """It does not leave because it has nothing to do: the broker knows what it has sent."""
-    async with open_scene() as scene:
-        session = scene.start()
-        await scene.register()
-        scene.stop.set()
-        await scene.hear(TransferDrainMsg)
-        scene.tell(TransferWorkMsg("r1", 1, SamplingParams("count")))
-        await scene.hear(TransferStagedMsg)
-        scene.tell(TransferReleaseMsg("r1", 1))
-        scene.tell(TransferDrainedMsg())
-        assert (await scene.hear(TransferLeaveMsg)).reason == "drained"
-        assert await session is None
-
-
-async def test_draining_has_a_limit() -> None:
-    """Work that is not over by then is dropped, and the broker told."""
-    async with open_scene() as scene:
-        session = scene.start(drain_s=0.01)
-        await scene.register()
-        scene.tell(TransferWorkMsg("r1", 1, SamplingParams("gate", num_inference_steps=100)))
-        await scene.hear(TransferStartedMsg)
-        scene.stop.set()
-        assert "unfinished" in (await scene.hear(TransferLeaveMsg)).reason
-        scene.gate.open.set()
-        assert await session is None
 
 
 async def test_stopping_before_the_broker_answers_ends_at_once() -> None:
@@ -224,10 +124,9 @@ async def test_garbage_from_the_broker_is_dropped(frames: list[bytes]) -> None:
         await scene.register()
         with pytest.raises(MalformedMessage):
             scene.link.codec.decode(frames)
-        await scene.link._socket.send_multipart([PEER, *frames])
+        scene.link._socket.send_nowait([PEER, *frames])
         scene.tell(TransferErrorMsg(MalformedMessage("1 frames").info()))
-        scene.tell(TransferWorkMsg("r1", 1, SamplingParams("count")))
+        scene.tell(TransferWorkMsg("r1", 1, context("count")))
         await scene.hear(TransferStagedMsg)
         scene.tell(TransferReleaseMsg("r1", 1))
-        await scene.dismiss()
-        assert await session is None
+        await scene.leave(session)

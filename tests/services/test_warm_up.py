@@ -7,12 +7,14 @@ from contextlib import aclosing, closing
 import pytest
 import torch
 
+from tests.services.kit import one_model
 from tests.services.pipelines import counting
 from triptych.schemas.errors import ConfigError, RegistrationRefused
+from triptych.schemas.memory import EngineName
 from triptych.schemas.roles import Role
 from triptych.schemas.sampling import SamplingLimits, SamplingParams
 from triptych.schemas.transfer import (
-    EngineName,
+    PROTOCOL_VERSION,
     TransferRegisterAckMsg,
     TransferRegisterAgainMsg,
     TransferRegisterMsg,
@@ -20,7 +22,8 @@ from triptych.schemas.transfer import (
 )
 from triptych.services.app import run_service, set_slots_aside
 from triptych.services.compute import ComputeThread
-from triptych.services.pipelines.interface import Pipeline, StageSpec, Steps, chained
+from triptych.services.models import models_of
+from triptych.services.pipelines.interface import Pipeline, StageSpec, Steps
 from triptych.services.pipelines.registry import load_pipeline
 from triptych.services.pipelines.stage import StageOutput
 from triptych.services.settings import EngineChoice, ServiceSettings
@@ -47,8 +50,8 @@ async def test_the_examples_are_like_what_is_really_sent() -> None:
     for spec in REFERENCE.stages:
         example = spec.example(params)
         assert plan(example.tensors) == plan(output.tensors), spec.name
-        with closing(ComputeThread(spec.load(CPU), 1)) as compute:
-            computed = await compute.run(params, output, lambda: None, lambda _: None)
+        with closing(ComputeThread(one_model(spec.load(CPU)), 1)) as compute:
+            computed = await compute.run("model", params, output, lambda: None, lambda _: None)
         output = computed.output
 
 
@@ -56,9 +59,9 @@ async def test_a_warm_up_shows_how_large_payloads_are() -> None:
     """What one role's warm-up gives is what the next one's takes."""
     shown = []
     for role in Role:
-        stages = [spec.load(CPU) for spec in REFERENCE.stages if spec.role is role]
-        with closing(ComputeThread(chained(stages), 1)) as compute:
-            shown.append(await warm_up(REFERENCE, role, CPU, compute))
+        pipelines = {"reference": REFERENCE}
+        with closing(ComputeThread(models_of(pipelines, role, CPU, in_memory=1), 1)) as compute:
+            shown.append(await warm_up(pipelines, role, CPU, compute))
     encoder, denoiser, decoder = shown
     assert encoder.input_bytes == 0
     assert (denoiser.input_bytes, decoder.input_bytes) == (encoder.output_bytes, denoiser.output_bytes)
@@ -76,8 +79,8 @@ async def test_the_example_goes_to_the_device() -> None:
         return inputs
 
     spec = StageSpec("s", Role.DENOISER, lambda _: stage, lambda _: example)
-    with closing(ComputeThread(stage, 1)) as compute:
-        shown = await warm_up(Pipeline("p", SamplingLimits(), (spec,)), Role.DENOISER, CPU, compute)
+    with closing(ComputeThread(one_model(stage), 1)) as compute:
+        shown = await warm_up({"model": Pipeline("p", SamplingLimits(), (spec,))}, Role.DENOISER, CPU, compute)
     assert (shown.input_bytes, shown.output_bytes) == (1024, 1024)
     assert (seen[0].scalar_fields, [type(value) for value in seen[0].tensors.values()]) == (
         {"scale": 2.0},
@@ -151,21 +154,22 @@ async def test_a_service_says_what_it_has() -> None:
         peer, said = await broker.registration()
         assert not broker.ready.is_set()
         assert (said.network_id, said.pool.engines) == (network_id(), (EngineName.SHM,))
+        assert (said.models, said.limits) == (("reference",), REFERENCE.limits)
         typical = plan(REFERENCE.stages[1].example(REFERENCE.warm_up).tensors).data_size
         assert [slot.size >= typical > slot.size // 2 for slot in said.receive_slots] == [True] * 4
-        link.send_nowait(peer, TransferRegisterAckMsg(1, 1.0, 5.0))
+        link.send_nowait(peer, TransferRegisterAckMsg(PROTOCOL_VERSION, 1.0, 5.0))
         await broker.ready.wait()
         broker.stop.set()
         await service
 
 
 async def test_each_incarnation_has_a_pool_of_its_own() -> None:
-    """Told to register again, it comes with another segment, so that nobody reads or writes what is used again."""
+    """Told that it is gone for good, it comes with another segment: nobody reads or writes what is used again."""
     async with aclosing(open_broker()) as link:
         broker = Broker(link)
         service = broker.run(Role.ENCODER)
         first_peer, first = await broker.registration()
-        link.send_nowait(first_peer, TransferRegisterAgainMsg())
+        link.send_nowait(first_peer, TransferRegisterAgainMsg(exceed=first.incarnation))
         peer, said = first_peer, first
         while peer == first_peer:
             peer, said = await broker.registration()

@@ -1,23 +1,28 @@
 """What a service does with the broker's messages: real tensors in real shared memory, no sockets."""
 
-import asyncio
-import os
-from collections.abc import AsyncIterator, Callable, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Hashable
 
 import msgspec
 import pytest
 import torch
 
-from tests.services.pipelines import Gate, by_prompt, counting, failing, picture
+from tests.services.kit import (
+    POOL_BYTES,
+    allocated,
+    needs_nixl,
+    open_service,
+    push,
+    ready,
+    ready_in_place,
+    staged,
+    work,
+)
 from triptych.schemas.errors import WriteOverdue
 from triptych.schemas.manifest import EMPTY_MANIFEST, TensorManifest
+from triptych.schemas.memory import PoolAddress, Slot
 from triptych.schemas.roles import Role
 from triptych.schemas.sampling import SamplingParams
 from triptych.schemas.transfer import (
-    PoolAddress,
-    ServiceMsg,
-    Slot,
     TransferAbortMsg,
     TransferAllocatedMsg,
     TransferAllocMsg,
@@ -30,101 +35,16 @@ from triptych.schemas.transfer import (
     TransferProgressMsg,
     TransferPushedMsg,
     TransferPushFailedMsg,
-    TransferPushMsg,
-    TransferReadyMsg,
     TransferReleasedMsg,
     TransferReleaseMsg,
     TransferStagedMsg,
     TransferStartedMsg,
-    TransferWorkMsg,
 )
-from triptych.services.compute import ComputeThread
-from triptych.services.job import JobKey, Parts
-from triptych.services.pipelines.interface import Stage, Steps
+from triptych.services.job import JobKey
+from triptych.services.pipelines.interface import Steps
 from triptych.services.pipelines.stage import StageOutput
-from triptych.services.worker import Worker
-from triptych.transport.tensors.engines.nixl_agent import nixl_installed
 from triptych.transport.tensors.in_place import InPlace
 from triptych.transport.tensors.manager import DiffusionTransferManager
-
-POOL_BYTES = 2**20
-needs_nixl = pytest.mark.skipif(not nixl_installed(), reason="NIXL is not installed")
-
-
-class Service:
-    """A worker of one role, and what it says."""
-
-    def __init__(self, parts: Parts, gate: Gate, tasks: asyncio.TaskGroup) -> None:
-        self.worker = Worker(parts, self.send, tasks)
-        self.transfers = parts.transfers
-        self.gate = gate
-        self.said: asyncio.Queue[ServiceMsg] = asyncio.Queue()
-        self.attachments: tuple[bytes, ...] = ()
-        self.retired_bytes = 0
-
-    def send(self, message: ServiceMsg, attachments: tuple[bytes, ...] = ()) -> None:
-        self.said.put_nowait(message)
-        self.attachments = attachments or self.attachments
-
-    async def says(self, kind: type[ServiceMsg]) -> ServiceMsg:
-        """Return the next message, which must be a `kind`."""
-        message = await self.said.get()
-        assert isinstance(message, kind), message
-        return message
-
-    @property
-    def free_bytes(self) -> int:
-        return self.transfers.statistics().pool.memory.free
-
-
-@asynccontextmanager
-async def open_service(
-    role: Role,
-    pool_bytes: int = POOL_BYTES,
-    engine: str = "shm",
-    extra: dict[str, Stage] | None = None,
-    kind: type[DiffusionTransferManager] = DiffusionTransferManager,
-) -> AsyncIterator[Service]:
-    """Open a service of `role` and check that it ends with an empty pool."""
-    gate = Gate()
-    stages = {"gate": gate, "count": counting, "fail": failing, "picture": picture, **(extra or {})}
-    compute = ComputeThread(by_prompt(stages), threads=1)
-    transfers = kind.open(instance_id=f"{role}-test-{os.getpid()}", incarnation=1, pool_bytes=pool_bytes, engine=engine)
-    parts = Parts(role, f"{role}-test", torch.device("cpu"), transfers, compute)
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            service = Service(parts, gate, tasks)
-            yield service
-            gate.open.set()
-            await service.worker.aclose()
-        assert service.free_bytes == pool_bytes - service.retired_bytes
-    finally:
-        gate.open.set()
-        compute.close()
-        await transfers.aclose()
-
-
-def work(prompt: str, request_id: str = "r1", **params: int) -> TransferWorkMsg:
-    return TransferWorkMsg(request_id, 1, SamplingParams(prompt, **params))
-
-
-async def staged(service: Service, request_id: str = "r1", seed: int = 1000) -> TransferStagedMsg:
-    """Have an encoder compute `seed` numbers and return what it says of them."""
-    service.worker.take(work("count", request_id, seed=seed))
-    await service.says(TransferStartedMsg)
-    await service.says(TransferProgressMsg)
-    message = await service.says(TransferStagedMsg)
-    assert isinstance(message, TransferStagedMsg)
-    return message
-
-
-def push(message: TransferStagedMsg, receiver: Service, slot: Slot) -> TransferPushMsg:
-    address = receiver.transfers.address
-    return TransferPushMsg(message.request_id, 1, "receiver", address, slot, message.manifest.data_size)
-
-
-def ready(slot: Slot, manifest: TensorManifest, prompt: str, request_id: str = "r1", **params: int) -> TransferReadyMsg:
-    return TransferReadyMsg(request_id, 1, slot, manifest, SamplingParams(prompt, **params))
 
 
 async def test_an_encoder_computes_and_stages() -> None:
@@ -148,7 +68,7 @@ async def test_a_payload_goes_from_pool_to_pool_and_through() -> None:
         message = await staged(encoder)
         denoiser.worker.take(TransferAllocMsg("r1", 1, message.manifest.data_size))
         slot = (await denoiser.says(TransferAllocatedMsg)).slot
-        denoiser.worker.take(TransferExpectMsg("r1", 1, encoder.transfers.address))
+        denoiser.worker.take(TransferExpectMsg("r1", 1, encoder.transfers.address, slot))
         encoder.worker.take(push(message, denoiser, slot))
         pushed = await encoder.says(TransferPushedMsg)
         assert pushed.nbytes == message.manifest.data_size
@@ -159,12 +79,6 @@ async def test_a_payload_goes_from_pool_to_pool_and_through() -> None:
         onward = await denoiser.says(TransferStagedMsg)
         loaded = await denoiser.transfers.load_tensors_async(onward.slot, onward.manifest, "cpu")
         assert torch.equal(loaded.tensors["numbers"], torch.arange(1000))
-
-
-def ready_in_place(sender: Service, message: TransferStagedMsg, prompt: str, **params: int) -> TransferReadyMsg:
-    pool = sender.transfers.address
-    plain = ready(message.slot, message.manifest, prompt, message.request_id, **params)
-    return msgspec.structs.replace(plain, pool=pool, scalar_fields=message.scalar_fields)
 
 
 async def test_a_payload_is_read_where_it_lies() -> None:
@@ -293,7 +207,7 @@ async def test_a_write_is_expected_until_it_is_over() -> None:
         slot = denoiser.transfers.register_prealloc_as_receive(1, 512)[0]
         keys = [JobKey(name, 1) for name in ("ready", "aborted", "left")]
         for key in keys:
-            denoiser.worker.take(TransferExpectMsg(key.request_id, 1, other))
+            denoiser.worker.take(TransferExpectMsg(key.request_id, 1, other, slot))
         denoiser.worker.take(ready(slot, EMPTY_MANIFEST, "count", "ready"))
         denoiser.worker.take(TransferAbortMsg("aborted", 1))
         denoiser.worker.take(TransferForgetMsg(other))
@@ -311,8 +225,8 @@ async def test_a_slot_is_retired_until_its_writer_has_let_go() -> None:
     """The writer that EXPECT named is what an allocated slot with a lost writer waits for."""
     async with open_service(Role.DENOISER, kind=WatchedTransfers) as denoiser:
         other = msgspec.structs.replace(denoiser.transfers.address, segment="triptych-other-1")
-        denoiser.worker.take(TransferAllocMsg("r1", 1, 4096))
-        denoiser.worker.take(TransferExpectMsg("r1", 1, other))
+        slot = allocated(denoiser, size=4096)
+        denoiser.worker.take(TransferExpectMsg("r1", 1, other, slot))
         denoiser.worker.take(TransferAbortMsg("r1", 1, writer_lost=True))
         assert ("retire", "triptych-other-1") in denoiser.transfers.notes
         denoiser.retired_bytes = 4096
@@ -372,7 +286,7 @@ async def test_the_next_input_loads_while_one_computes() -> None:
 async def test_a_decoder_delivers_pictures() -> None:
     """DONE carries one PNG for each image, each with the seed that draws it alone."""
     async with open_service(Role.DECODER) as decoder:
-        decoder.worker.take(ready(_slot(decoder), EMPTY_MANIFEST, "picture", num_images=2, seed=2**64 - 1))
+        decoder.worker.take(ready(allocated(decoder), EMPTY_MANIFEST, "picture", num_images=2, seed=2**64 - 1))
         await decoder.says(TransferLoadedMsg)
         await decoder.says(TransferStartedMsg)
         await decoder.says(TransferProgressMsg)
@@ -514,11 +428,3 @@ async def test_a_repeated_message_starts_nothing_twice() -> None:
         kinds = [type(await encoder.said.get()) for _ in range(3)]
         assert kinds == [TransferStartedMsg, TransferProgressMsg, TransferStagedMsg]
         assert encoder.said.empty()
-
-
-def _slot(service: Service) -> Slot:
-    """Return an allocated slot that READY may name, as ALLOC would have given it."""
-    service.worker.take(TransferAllocMsg("r1", 1, 512))
-    message = service.said.get_nowait()
-    assert isinstance(message, TransferAllocatedMsg)
-    return message.slot

@@ -1,6 +1,7 @@
 """ROUTER and DEALER over real sockets."""
 
 import asyncio
+import select
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 
@@ -11,6 +12,7 @@ from triptych.schemas.client import CancelMsg, ClientMsg, ClientReplyMsg, PingMs
 from triptych.schemas.errors import ConfigError, MalformedMessage, PeerUnreachable
 from triptych.transport.link.channels import broker_to_clients, client_to_broker
 from triptych.transport.link.dealer import DealerLink
+from triptych.transport.link.loop_socket import COPY_BELOW_BYTES
 from triptych.transport.link.router import MAX_BATCH, RouterLink
 
 Router = RouterLink[ClientMsg, ClientReplyMsg]
@@ -144,6 +146,69 @@ async def test_a_cancelled_receive_loses_nothing(router: Router) -> None:
         dealer.send_nowait(PingMsg())
         (envelope,) = await router.receive()
         assert envelope.peer == b"client-1"
+
+
+async def test_a_send_does_not_hide_what_came_meanwhile(router: Router) -> None:
+    """ZeroMQ says once that something came, and a send uses that up; whoever waits is woken all the same."""
+    async with aclosing(dealer_to(router)) as dealer:
+        dealer.send_nowait(PingMsg())
+        (envelope,) = await router.receive()
+        for number in range(50):
+            waiting = asyncio.create_task(router.receive())
+            await asyncio.sleep(0)
+            dealer.send_nowait(CancelMsg(str(number)))
+            wait_noticed(router)
+            for _ in range(3):
+                router.send_nowait(envelope.peer, PongMsg())
+            async with asyncio.timeout(10):
+                (envelope,) = await waiting
+            assert router.codec.decode(envelope.frames) == (CancelMsg(str(number)), ())
+
+
+def wait_noticed(router: Router) -> None:
+    """Hold the loop up until the router's descriptor says that something came."""
+    assert select.select([router._socket._descriptor], [], [], 10.0)[0]
+
+
+async def test_one_waits_at_a_time(router: Router) -> None:
+    """A second one could take what woke the first."""
+    waiting = asyncio.create_task(router.receive())
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="somebody waits"):
+        await router.receive()
+    waiting.cancel()
+
+
+async def test_closing_a_link_ends_whoever_waits() -> None:
+    """Nobody waits for ever for a socket that is gone."""
+    router = RouterLink(broker_to_clients(), "tcp://127.0.0.1:0", MAX_FRAME)
+    waiting = asyncio.create_task(router.receive())
+    await asyncio.sleep(0)
+    await router.aclose()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_a_message_that_cannot_be_sent_leaves_nothing_behind(router: Router) -> None:
+    """After one to nobody, with attachments, the next one arrives whole and alone."""
+    async with aclosing(dealer_to(router)) as dealer:
+        dealer.send_nowait(PingMsg())
+        (envelope,) = await router.receive()
+        with pytest.raises(PeerUnreachable):
+            router.send_nowait(b"nobody", PongMsg(("lost",)), (b"one", b"two"))
+        router.send_nowait(envelope.peer, PongMsg(("r1",)), (b"three",))
+        assert await dealer.receive() == (PongMsg(("r1",)), (b"three",))
+
+
+async def test_frames_above_and_below_the_copying_limit_arrive_alike(router: Router) -> None:
+    """Small ones are copied, large ones sent from where they lie; a view counts by its bytes."""
+    sizes = (0, 1, COPY_BELOW_BYTES - 1, COPY_BELOW_BYTES, 3 * COPY_BELOW_BYTES)
+    attachments = tuple(bytes([size % 251]) * size for size in sizes)
+    async with aclosing(dealer_to(router)) as dealer:
+        dealer.send_nowait(PingMsg())
+        (envelope,) = await router.receive()
+        router.send_nowait(envelope.peer, PongMsg(), tuple(map(memoryview, attachments)))
+        assert await dealer.receive() == (PongMsg(), attachments)
 
 
 @pytest.mark.parametrize("endpoint", ["nonsense", "tcp://127.0.0.1:99999", "tcp://256.0.0.1:1"])

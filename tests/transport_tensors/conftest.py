@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from triptych.schemas.manifest import TensorManifest
-from triptych.schemas.transfer import PoolAddress, Slot
+from triptych.schemas.memory import PoolAddress, Slot
 from triptych.transport.tensors.manager import DiffusionTransferManager
 from triptych.transport.tensors.pool import TransferTensorBuffer
 from triptych.transport.tensors.shared_memory import DIRECTORY, sweep_dead_segments

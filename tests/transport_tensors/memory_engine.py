@@ -3,7 +3,7 @@
 import asyncio
 
 from triptych.schemas.errors import TransferError, WriteOverdue
-from triptych.schemas.transfer import EngineName
+from triptych.schemas.memory import EngineName
 
 
 class MemoryEngine:

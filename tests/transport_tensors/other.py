@@ -15,7 +15,7 @@ import torch
 
 from triptych.schemas.errors import TriptychError
 from triptych.schemas.manifest import TensorManifest
-from triptych.schemas.transfer import PoolAddress, Slot
+from triptych.schemas.memory import PoolAddress, Slot
 from triptych.transport.tensors.manager import DiffusionTransferManager
 from triptych.transport.tensors.values import each_tensor
 

@@ -5,7 +5,7 @@ import weakref
 import pytest
 import torch
 
-from triptych.schemas.transfer import EngineName
+from triptych.schemas.memory import EngineName
 from triptych.transport.tensors.engines.nixl_agent import nixl_installed
 from triptych.transport.tensors.manager import DiffusionTransferManager
 from triptych.transport.tensors.streams import open_transfer_stream

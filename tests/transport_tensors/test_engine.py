@@ -7,7 +7,7 @@ import torch
 from msgspec.structs import replace
 
 from triptych.schemas.errors import TransferError
-from triptych.schemas.transfer import EngineName, PoolAddress, Slot
+from triptych.schemas.memory import EngineName, PoolAddress, Slot
 from triptych.transport.tensors.engines.nixl import NixlEngine
 from triptych.transport.tensors.engines.nixl_agent import nixl_installed
 

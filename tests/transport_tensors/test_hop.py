@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from triptych.schemas.errors import ConfigError, TransferError
-from triptych.schemas.transfer import EngineName
+from triptych.schemas.memory import EngineName
 from triptych.transport.tensors.engines import choice, nixl_agent
 from triptych.transport.tensors.values import each_tensor
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from triptych.schemas.errors import ManifestMismatch, TransferError
 from triptych.schemas.manifest import EMPTY_MANIFEST, TensorEntry, TensorManifest
-from triptych.schemas.transfer import EngineName, Slot
+from triptych.schemas.memory import EngineName, Slot
 from triptych.transport.tensors import in_place
 from triptych.transport.tensors.in_place import ForeignSegments
 from triptych.transport.tensors.manager import DiffusionTransferManager

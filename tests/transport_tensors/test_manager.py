@@ -9,7 +9,7 @@ import torch
 
 from triptych.schemas.errors import ManifestMismatch, PayloadTooLarge, PoolExhausted, TransferError, WriteOverdue
 from triptych.schemas.manifest import TensorEntry, TensorManifest
-from triptych.schemas.transfer import PoolAddress, Slot
+from triptych.schemas.memory import PoolAddress, Slot
 from triptych.transport.tensors.buddy import BuddyStatistics, NotAllocated
 from triptych.transport.tensors.manager import DiffusionTransferManager, TransferStatistics
 from triptych.transport.tensors.pool import PoolStatistics

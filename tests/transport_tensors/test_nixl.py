@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from triptych.schemas.errors import ConfigError, TransferError, WriteOverdue
-from triptych.schemas.transfer import NixlAddress
+from triptych.schemas.memory import NixlAddress
 from triptych.transport.tensors.engines.nixl import agent_name
 from triptych.transport.tensors.engines.nixl_agent import NixlAgent, Region, nixl_installed
 

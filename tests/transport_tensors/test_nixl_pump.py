@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from triptych.schemas.errors import TransferError, WriteOverdue
-from triptych.schemas.transfer import NixlAddress
+from triptych.schemas.memory import NixlAddress
 from triptych.transport.tensors.engines.nixl_agent import Region
 from triptych.transport.tensors.engines.nixl_pump import AT_ONCE_BYTES, Flight, NixlPump
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from triptych.schemas.transfer import PoolAddress
+from triptych.schemas.memory import PoolAddress
 from triptych.transport.tensors import manager as manager_module
 from triptych.transport.tensors.quarantine import Quarantine
 

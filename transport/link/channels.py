@@ -1,16 +1,20 @@
-"""The codecs of the three channels, for each end."""
+"""The codecs of the four channels, for each end."""
 
 from msgspec.msgpack import Decoder
 
+from ...schemas.admin import AdminMsg, AdminReplyMsg
 from ...schemas.client import ClientMsg, ClientReplyMsg
 from ...schemas.fetch import HolderMsg, ReaderMsg
 from ...schemas.transfer import MAX_PIECE_BYTES, BrokerMsg, ServiceMsg
-from .codec import CLIENT_CHANNEL, RESULT_CHANNEL, TRANSFER_CHANNEL, MessageCodec, MessageLimits
+from .codec import ADMIN_CHANNEL, CLIENT_CHANNEL, RESULT_CHANNEL, TRANSFER_CHANNEL, MessageCodec, MessageLimits
 
 #: a prompt and a negative prompt at their longest, with room
 MAX_CLIENT_MESSAGE_BYTES = 256 * 2**10
 #: what a reader says is short
 MAX_READER_MESSAGE_BYTES = 4 * 2**10
+#: what an operator says is short; the status of 10,000 instances is not
+MAX_ADMIN_MESSAGE_BYTES = 4 * 2**10
+MAX_ADMIN_REPLY_BYTES = 256 * 2**20
 #: media of one result
 MAX_ATTACHMENTS = 1024
 
@@ -47,3 +51,13 @@ def reader_to_holder() -> MessageCodec[HolderMsg, ReaderMsg]:
     """Return the codec of a client on a service's data link."""
     limits = MessageLimits(max_attachments=1, max_attachment_bytes=MAX_PIECE_BYTES)
     return MessageCodec(RESULT_CHANNEL, Decoder(HolderMsg), limits)
+
+
+def broker_to_operators() -> MessageCodec[AdminMsg, AdminReplyMsg]:
+    """Return the broker's codec for operators."""
+    return MessageCodec(ADMIN_CHANNEL, Decoder(AdminMsg), MessageLimits(max_message_bytes=MAX_ADMIN_MESSAGE_BYTES))
+
+
+def operator_to_broker() -> MessageCodec[AdminReplyMsg, AdminMsg]:
+    """Return an operator's codec."""
+    return MessageCodec(ADMIN_CHANNEL, Decoder(AdminReplyMsg), MessageLimits(max_message_bytes=MAX_ADMIN_REPLY_BYTES))

@@ -18,6 +18,7 @@ FrameT = TypeVar("FrameT", bytes, memoryview)
 TRANSFER_CHANNEL = b"__transfer__"
 CLIENT_CHANNEL = b"__client__"
 RESULT_CHANNEL = b"__result__"
+ADMIN_CHANNEL = b"__admin__"
 
 #: bytes that are not changed any more
 Frame = bytes | memoryview
@@ -81,6 +82,8 @@ class MessageCodec(Generic[In, Out]):
             raise MalformedMessage(f"the channel is {bytes(frames[0][:32])!r}, not {self._channel!r}")
         if len(frames[1]) > limits.max_message_bytes:
             raise MalformedMessage(f"{len(frames[1])} bytes; at most {limits.max_message_bytes} are taken")
+        if len(frames) == 2:
+            return
         if len(frames) - 2 > limits.max_attachments:
             raise MalformedMessage(f"{len(frames) - 2} attachments; at most {limits.max_attachments} are taken")
         attached = sum(map(len, frames[2:]))

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Generic
 
 import zmq
-import zmq.asyncio
 
 from ...schemas.errors import ConfigError, PeerUnreachable
 from .codec import Frame, In, MessageCodec, Out
-from .sockets import LINGER_MS, configure, connect, send_nowait
+from .loop_socket import LoopSocket
+from .sockets import LINGER_MS, configure, connect
 
 
 class DealerLink(Generic[In, Out]):
@@ -17,29 +17,33 @@ class DealerLink(Generic[In, Out]):
 
     def __init__(self, codec: MessageCodec[In, Out], endpoint: str, identity: bytes, max_frame_bytes: int) -> None:
         self.codec = codec
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.IDENTITY, identity)
-        configure(self._socket, max_frame_bytes)
+        self._context = zmq.Context()
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.IDENTITY, identity)
+        configure(socket, max_frame_bytes)
         try:
-            connect(self._socket, endpoint)
+            connect(socket, endpoint)
         except ConfigError:
             self._context.destroy(linger=0)
             raise
+        self._socket = LoopSocket(socket)
 
     async def receive(self) -> tuple[In, tuple[bytes, ...]]:
         """Wait for a message; return it and its attachments. After `MalformedMessage` the next can be received."""
-        return self.codec.decode(await self._socket.recv_multipart())
+        while (frames := self._socket.receive_nowait()) is None:
+            await self._socket.wait_readable()
+        return self.codec.decode(frames)
 
     async def receive_views(self) -> tuple[In, tuple[memoryview, ...]]:
         """Do what `receive` does, but leave attachments where they came: for many large ones in a row."""
-        frames = await self._socket.recv_multipart(copy=False)
+        while (frames := self._socket.receive_frames_nowait()) is None:
+            await self._socket.wait_readable()
         return self.codec.decode([frame.buffer for frame in frames])
 
     def send_nowait(self, message: Out, attachments: Sequence[Frame] = ()) -> None:
         """Queue `message` for the broker, connected or not. Raises `PeerUnreachable` where the queue is full."""
         try:
-            send_nowait(self._socket, self.codec.encode(message, attachments))
+            self._socket.send_nowait(self.codec.encode(message, attachments))
         except zmq.ZMQError as error:
             raise PeerUnreachable(str(error.strerror)) from error
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Generic
 
 import zmq
-import zmq.asyncio
 from msgspec import Struct
 
 from ...schemas.errors import ConfigError, PeerUnreachable
 from .codec import Frame, In, MessageCodec, Out
-from .sockets import HIGH_WATER_MARK, bind, configure, send_nowait
+from .loop_socket import LoopSocket
+from .sockets import HIGH_WATER_MARK, LINGER_MS, bind, configure
 
 #: messages taken off the socket for one wake-up of the loop
 MAX_BATCH = 64
@@ -34,25 +34,25 @@ class RouterLink(Generic[In, Out]):
         self, codec: MessageCodec[In, Out], endpoint: str, max_frame_bytes: int, max_queued: int = HIGH_WATER_MARK
     ) -> None:
         self.codec = codec
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        configure(self._socket, max_frame_bytes, max_queued)
+        self._context = zmq.Context()
+        socket = self._context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        configure(socket, max_frame_bytes, max_queued)
         try:
-            self.endpoint = bind(self._socket, endpoint)
+            self.endpoint = bind(socket, endpoint)
         except ConfigError:
             self._context.destroy(linger=0)
             raise
+        self._socket = LoopSocket(socket)
 
     async def receive(self) -> list[Envelope]:
         """Wait for a message, then return it with those that are there already, at most `MAX_BATCH`."""
-        envelopes = [_envelope(await self._socket.recv_multipart())]
-        while len(envelopes) < MAX_BATCH:
-            try:
-                envelopes.append(_envelope(await self._socket.recv_multipart(zmq.NOBLOCK)))
-            except zmq.Again:
-                break
+        envelopes: list[Envelope] = []
+        while not envelopes:
+            await self._socket.wait_readable()
+            while len(envelopes) < MAX_BATCH and (frames := self._socket.receive_nowait()) is not None:
+                envelopes.append(Envelope(frames[0], frames[1:]))
         return envelopes
 
     def send_nowait(self, peer: bytes, message: Out, attachments: Sequence[Frame] = ()) -> None:
@@ -62,7 +62,7 @@ class RouterLink(Generic[In, Out]):
         """
         frames = [peer, *self.codec.encode(message, attachments)]
         try:
-            send_nowait(self._socket, frames)
+            self._socket.send_nowait(frames)
         except zmq.Again as error:
             raise PeerUnreachable("it reads too slowly: its queue is full") from error
         except zmq.ZMQError as error:
@@ -70,9 +70,5 @@ class RouterLink(Generic[In, Out]):
 
     async def aclose(self) -> None:
         """Close the socket; what is queued may still go out for `LINGER_MS`."""
-        self._socket.close()
+        self._socket.close(LINGER_MS)
         await asyncio.to_thread(self._context.term)
-
-
-def _envelope(frames: list[bytes]) -> Envelope:
-    return Envelope(frames[0], frames[1:])

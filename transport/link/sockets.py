@@ -1,13 +1,8 @@
 """The ZeroMQ options that both ends share."""
 
-import asyncio
-from collections.abc import Sequence
-
 import zmq
-import zmq.asyncio
 
 from ...schemas.errors import ConfigError
-from .codec import Frame
 
 #: messages that wait for one peer; a peer that lets more pile up is lost
 HIGH_WATER_MARK = 10_000
@@ -21,7 +16,7 @@ LINGER_MS = 500
 ALLOWED_ENDPOINT = "one such as tcp://127.0.0.1:7701 or ipc:///run/triptych/admin"
 
 
-def configure(socket: zmq.asyncio.Socket, max_frame_bytes: int, max_queued: int = HIGH_WATER_MARK) -> None:
+def configure(socket: "zmq.Socket[bytes]", max_frame_bytes: int, max_queued: int = HIGH_WATER_MARK) -> None:
     """Set what every link needs. A frame above `max_frame_bytes` closes the connection it came on."""
     socket.setsockopt(zmq.LINGER, LINGER_MS)
     socket.setsockopt(zmq.SNDHWM, max_queued)
@@ -42,7 +37,7 @@ def check_endpoint(endpoint: str) -> None:
         raise ConfigError("endpoint", endpoint, ALLOWED_ENDPOINT)
 
 
-def bind(socket: zmq.asyncio.Socket, endpoint: str) -> str:
+def bind(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
     """Bind and return the endpoint as it came out (port 0 picks a free one). Raises `ConfigError`."""
     check_endpoint(endpoint)
     try:
@@ -52,20 +47,10 @@ def bind(socket: zmq.asyncio.Socket, endpoint: str) -> str:
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
-def connect(socket: zmq.asyncio.Socket, endpoint: str) -> None:
+def connect(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
     """Connect, now or as soon as somebody listens there. Raises `ConfigError` where `endpoint` is none."""
     check_endpoint(endpoint)
     try:
         socket.connect(endpoint)
     except zmq.ZMQError as error:
         raise ConfigError("endpoint", endpoint, f"{ALLOWED_ENDPOINT} ({error.strerror})") from error
-
-
-def send_nowait(socket: zmq.asyncio.Socket, frames: Sequence[Frame]) -> None:
-    """Hand `frames` to ZeroMQ now, or raise `zmq.ZMQError`. With NOBLOCK the future comes back done.
-
-    Frames of 64 KiB and more (pyzmq's `copy_threshold`) are sent from where they lie.
-    """
-    future = socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
-    if isinstance(future, asyncio.Future):
-        future.result()

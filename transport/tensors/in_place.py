@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...schemas.errors import ManifestMismatch, TransferError
-from ...schemas.transfer import EngineName, PoolAddress, Slot
+from ...schemas.memory import EngineName, PoolAddress, Slot
 from .page_lock import page_lock
 from .shared_memory import Segment, attach, host_id
 from .values import TensorValue

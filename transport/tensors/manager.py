@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ...schemas.errors import ManifestMismatch, TransferError
 from ...schemas.manifest import TensorManifest
-from ...schemas.transfer import PoolAddress, Slot
+from ...schemas.memory import PoolAddress, Slot
 from .buddy import NotAllocated
 from .copies import pack, unpack, view
 from .engines.base import Engine

@@ -8,7 +8,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from ...schemas.errors import PoolExhausted, TransferError
-from ...schemas.transfer import PoolAddress, Slot
+from ...schemas.memory import PoolAddress, Slot
 from .buddy import BuddyAllocator, BuddyStatistics, NotAllocated
 from .page_lock import page_lock
 from .shared_memory import create, host_id, segment_name

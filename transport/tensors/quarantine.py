@@ -4,7 +4,7 @@ from collections.abc import Callable, Container
 
 from msgspec import Struct
 
-from ...schemas.transfer import PoolAddress
+from ...schemas.memory import PoolAddress
 
 #: after a writer on another host was forgotten. It only hung, perhaps, and the bytes it had on their way still arrive;
 #: but none of its writes outlives its own timeout by more than what it was doing at that moment

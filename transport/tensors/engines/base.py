@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ....schemas.transfer import EngineName, PoolAddress, Slot
+from ....schemas.memory import EngineName, PoolAddress, Slot
 
 
 class Engine(Protocol):

@@ -6,7 +6,7 @@ import structlog
 from torch import Tensor
 
 from ....schemas.errors import ConfigError
-from ....schemas.transfer import EngineName, NixlAddress
+from ....schemas.memory import EngineName, NixlAddress
 from .base import Engine
 from .nixl import NixlEngine, agent_name
 from .nixl_agent import nixl_installed

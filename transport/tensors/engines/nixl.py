@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ....schemas.errors import TransferError
-from ....schemas.transfer import EngineName, NixlAddress, PoolAddress, Slot
+from ....schemas.memory import EngineName, NixlAddress, PoolAddress, Slot
 from .nixl_agent import NixlAgent, Region
 from .nixl_pump import CLOSE_S, Flight, NixlPump, Outcome
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ....schemas.errors import TransferError, TriptychError, WriteOverdue, shortened
-from ....schemas.transfer import NixlAddress
+from ....schemas.memory import NixlAddress
 from .nixl_agent import Handle, NixlAgent, Region
 
 #: after something began or ended: look again at once for this long, then at intervals of a share of the time since
