@@ -57,7 +57,7 @@ def load_plan(path: Path, overrides: Mapping[str, object] | None = None) -> Plan
     folder = path.parent
     return Plan(
         *(_pool(_required(document, role), role, folder) for role in Role),
-        traffic=tuple(_traffic(item, name, folder) for name, item in _items(_required(document, "traffic"), "traffic")),
+        traffic=_streams(_required(document, "traffic"), folder),
         run=decode_settings(as_section(_required(document, "run"), "run"), Run, "run"),
         broker=decode_settings(as_section(document.get("broker", {}), "broker"), DispatchSettings, "broker"),
         network=decode_settings(as_section(document.get("network", {}), "network"), Network, "network"),
@@ -194,6 +194,13 @@ def _items(given: object, name: str) -> list[tuple[str, object]]:
     if not isinstance(given, list):
         raise ConfigError(name, given, f"a list of tables: [[{name}]]")
     return [(f"{name}.{number}", item) for number, item in enumerate(cast("list[object]", given))]
+
+
+def _streams(given: object, folder: Path) -> tuple[Traffic, ...]:
+    streams = tuple(_traffic(item, name, folder) for name, item in _items(given, "traffic"))
+    if not streams:
+        raise ConfigError("traffic", given, "one [[traffic]] at least")
+    return streams
 
 
 def _require_keys(values: Values, section: str, key: str) -> None:

@@ -35,6 +35,10 @@ class Agenda:
         """Return when something happens next."""
         return self._entries[0][0] if self._entries else None
 
+    def wait_until(self, when: float) -> None:
+        """Let time pass until `when`, unless that is over already; nothing is to happen before."""
+        self.now = max(self.now, when)
+
     def do_next(self) -> None:
         """Let time pass until the next deed, and do it."""
         self.now, _, deed, about, standing = heappop(self._entries)

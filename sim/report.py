@@ -98,7 +98,7 @@ class Report(Struct, frozen=True):
     #: from submit to result, of those that came after the warm-up
     latency: Quantiles
     pools: tuple[PoolReport, ...]
-    #: the role that was busiest
+    #: the role that was busiest, or has no instance at all
     bottleneck: Role
     tenants: tuple[TenantReport, ...]
     #: Jain's index of work over weight while every tenant had requests waiting, 1 is fair; None: that was never so
@@ -114,7 +114,7 @@ def report_of(simulation: Simulation) -> Report:
     window_s = seen.window_s
     loads = {role: _part(seen.stages[role].busy_s, window_s) for role in Role}
     used = {role: _part(loads[role], plan.pool(role).size) for role in Role}
-    bottleneck = max(Role, key=lambda role: used[role])
+    bottleneck = max(Role, key=lambda role: (not plan.pool(role).size, used[role]))
     pools = tuple(
         _pool_report(plan, role, seen.stages[role], (loads[role], used[role], used[bottleneck]), seen.last_end)
         for role in Role

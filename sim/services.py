@@ -147,7 +147,7 @@ class SimService:
 
     __slots__ = (
         "_around", "_beat", "_beats", "_computing", "_host_id", "_jobs", "_phase", "_queue", "_slots", "_staged",
-        "alive", "draining", "incarnation", "instance_id", "make", "peer", "pool", "role",
+        "alive", "incarnation", "instance_id", "make", "peer", "pool", "role",
     )  # fmt: skip
 
     def __init__(
@@ -169,7 +169,6 @@ class SimService:
         engines = (*shared, EngineName.NIXL)
         self.pool = PoolAddress(host_id or f"host of {instance_id}", f"/{name}", POOL_BYTES, engines, nixl)
         self.alive = True
-        self.draining = False
         self._beat = ServiceSpoke(self.peer, _ALIVE)
         self._beats = False
         self._jobs: dict[Key, Job] = {}
@@ -211,7 +210,6 @@ class SimService:
     def drain(self) -> None:
         """Ask to leave when all is done."""
         if self.alive:
-            self.draining = True
             self._say(TransferDrainMsg())
 
     def die(self) -> None:

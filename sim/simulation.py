@@ -31,8 +31,8 @@ from .stages import stage_plans
 _LONGEST_LEASE_S = 7 * 86_400.0
 _LONGEST_HEARTBEAT_S = _LONGEST_LEASE_S / 3
 
-#: events between two calls of `on_progress`
-PROGRESS_EVENTS = 10_000
+#: deeds between two calls of `on_progress`, unless it is said otherwise
+PROGRESS_DEEDS = 10_000
 
 
 class Simulation:
@@ -80,17 +80,20 @@ class Simulation:
         """How many requests have not ended."""
         return len(self._calls)
 
-    def run(self, on_progress: Callable[["Simulation"], None] = lambda _: None) -> None:
-        """Let everything happen, to the end of the last request and until nothing of it is under way any more."""
+    def run(self, on_progress: Callable[["Simulation"], None] = lambda _: None, each: int = PROGRESS_DEEDS) -> None:
+        """Let everything happen, to the end of the last request and until nothing of it is under way any more.
+
+        `on_progress` is called after each so many deeds.
+        """
         self.cluster.begin()
         for stream in self._streams:
             stream.begin()
-        steps = 0
+        deeds = 0
         with without_collector():
             while self._calls or self.agenda.passing:
                 self._step()
-                steps += 1
-                if steps % PROGRESS_EVENTS == 0:
+                deeds += 1
+                if deeds % each == 0:
                     on_progress(self)
 
     def _step(self) -> None:
@@ -99,7 +102,7 @@ class Simulation:
         if deadline is None or (when is not None and when <= deadline):
             self.agenda.do_next()
         else:
-            self.agenda.now = deadline
+            self.agenda.wait_until(deadline)
             self.tell(TimePassed())
 
     def tell(self, event: Event) -> None:

@@ -124,7 +124,7 @@ def demo(
 
 @app.command()
 def sim(
-    plan: Annotated[Path, typer.Argument(help="What to simulate, in TOML, such as examples/plan.toml.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan in TOML, such as examples/plan.toml.")],
     *,
     instances: Annotated[list[str] | None, typer.Option(help="What if: ROLE=NUMBER, as in denoiser=20.")] = None,
     change: Annotated[

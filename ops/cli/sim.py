@@ -101,6 +101,8 @@ _POOL_ROWS: Mapping[str, Callable[[PoolReport], str]] = {
 
 def _bottleneck(report: Report) -> str:
     tight = next(pool for pool in report.pools if pool.role is report.bottleneck)
+    if not tight.instances:
+        return f"bottleneck: there is no [bold]{tight.role}[/]\n"
     others = " and ".join(
         f"{pool.enough:,} {pool.role}{'s' * (pool.enough != 1)}" for pool in report.pools if pool is not tight
     )

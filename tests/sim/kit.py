@@ -29,11 +29,16 @@ def plan(**fields: object) -> Plan:
     return Plan(**(known | fields))
 
 
-def run(wanted: Plan) -> Simulation:
+def check(simulation: Simulation) -> None:
+    """Check the machine's invariants."""
+    simulation.server.check()
+
+
+def run(wanted: Plan, check_each: int = 5000) -> Simulation:
     """Let the plan come true, and check what is true of every run: each request ended once, and nothing is left."""
     simulation = Simulation(wanted)
-    simulation.run()
-    simulation.server.check()
+    simulation.run(check, check_each)
+    check(simulation)
     status = simulation.server.status()
     assert (status.requests, status.settling) == ({}, 0)
     assert sum(simulation.seen.outcomes.values()) == simulation.submitted

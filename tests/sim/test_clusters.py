@@ -1,6 +1,7 @@
 """Clusters in good and bad times: what services say, who gets what, and that nothing is lost or left behind."""
 
 import gc
+from random import Random
 
 import pytest
 from msgspec.structs import replace
@@ -58,6 +59,28 @@ def test_in_a_storm_every_request_ends_once_and_nothing_is_left(policy: PolicyNa
     assert shown.retries > 0
     assert shown.instances["registered"] > 11
     assert events_of(shown).keys() >= {"Failed", "Released", "ServiceVanished", "Progress", "Heartbeat"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(60))
+def test_no_storm_shakes_the_machine(seed: int) -> None:
+    """Sixty clusters with latencies, restarts and bounds as they come; all is checked at each fiftieth deed."""
+    pick = Random(seed).choice
+    network = replace(
+        APART, hosts=pick([0, 0, 1, 2, 3]), latency_s=pick([0.0, 0.001, 0.05]), setup_s=pick([0.001, 3.0])
+    )
+    storm = stormy(pick(list(PolicyName)), network)
+    limits = pick([{}, {Role.DENOISER: 2.0}])
+    broker = replace(storm.broker, max_attempts=pick([1, 2, 5]), max_staged=pick([1, 4, 50]), stage_timeout_s=limits)
+    restarts = Failures(40.0, pick([0.0, 0.5, 20.0]), pick([True, False]), 0.05)
+    wanted = replace(
+        storm,
+        broker=replace(broker, lease_s=pick([2.0, 5.0])),
+        encoder=replace(storm.encoder, failures=restarts),
+        denoiser=replace(storm.denoiser, failures=replace(restarts, attempts=0.1), receive_slots=pick([None, 0, 1])),
+        run=replace(storm.run, seed=seed, requests=700, heartbeats=pick([True, True, False])),
+    )
+    assert run(wanted, check_each=50).seen.outcomes["DONE"] > 0
 
 
 def test_a_run_leaves_no_cycles_behind() -> None:
@@ -261,7 +284,7 @@ def test_without_instances_requests_run_out_of_time() -> None:
     shown = report(
         plan(denoiser=pool(instances=0), traffic=(Traffic(Burst(3), timeout_s=30.0),), run=replace(QUIET, requests=3))
     )
-    assert shown.outcomes == {"TIMED_OUT": 3}
+    assert (shown.outcomes, shown.bottleneck) == ({"TIMED_OUT": 3}, Role.DENOISER)
     assert shown.simulated_s == pytest.approx(30.0)
 
 

@@ -182,6 +182,7 @@ def test_instances_are_a_role_and_a_number(text: str) -> None:
         ("seed", "--set is 'seed'; allowed: KEY=VALUE"),
         ("traffic.7.tenant=x", "traffic.7.tenant is '7'; allowed: a number from 0 to 0: the list has 1 items"),
         ("run.requests.many=1", "run.requests.many is 1; allowed: a key inside a section of the plan"),
+        ("traffic=[]", r"traffic is \[\]; allowed: one \[\[traffic\]\] at least"),
         ("runs.seed=1", "runs is {'seed': 1}; allowed: .*; did you mean run?"),
     ],
 )

@@ -12,7 +12,7 @@ from triptych.sim.simulation import Simulation
 
 from .kit import plan, pool, run
 
-REQUESTS = 8_000
+REQUESTS = 7_000
 RATE = 0.6
 #: of each stage, at one instance each
 BUSY = {Role.ENCODER: 0.6, Role.DENOISER: 0.48, Role.DECODER: 0.66}
