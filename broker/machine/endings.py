@@ -41,11 +41,6 @@ def is_final(error: ErrorInfo) -> bool:
     return kind is not None and issubclass(kind, RequestError | PayloadTooLarge)
 
 
-def lose_input(t: Tables, request: Request) -> None:
-    """Note that the request's staged input is gone or cannot be had: the next attempt computes it again."""
-    release_staged(t, request)
-
-
 def end_early(
     t: Tables, request: Request, state: RequestState, error: TriptychError, cause: str, instance_id: str = ""
 ) -> None:

@@ -110,7 +110,9 @@ class FreeInstances:
     def _rank(self, place: _Place, group: KeyedHeap[Instance]) -> None:
         """Put the group where its first instance belongs, or drop it where it has none."""
         key = group.first_key()
-        places = self._kinds.setdefault(place.kind, KeyedHeap[_Place]())
+        places = self._kinds.get(place.kind)
+        if places is None:
+            places = self._kinds[place.kind] = KeyedHeap[_Place]()
         if key is not None:
             places.put(place, key)
             return

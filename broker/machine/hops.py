@@ -18,7 +18,7 @@ from .acquaintances import introduce
 from .context import context_of
 from .costs import cost_of
 from .deadlines import Alarm
-from .endings import end_in_failure, fail_attempt, lose_input, said
+from .endings import end_in_failure, fail_attempt, said
 from .fitting import unfit_reason
 from .health import note_failure, note_success, rest
 from .leases import (
@@ -29,6 +29,7 @@ from .leases import (
     end_reading,
     grant_lease,
     open_push,
+    release_staged,
     return_slot,
     send_abort,
 )
@@ -148,7 +149,7 @@ def writer_lost(t: Tables, push: Push, reason: str) -> None:
     lease = push.lease
     lease.writer_lost = True
     if _answered(t, push):
-        lose_input(t, lease.request)
+        release_staged(t, lease.request)
         fail_attempt(t, lease.request, reason, None)
 
 

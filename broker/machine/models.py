@@ -1,6 +1,7 @@
 """The models of the cluster: the pools of each, and what was seen of it."""
 
 from collections import Counter, OrderedDict
+from itertools import pairwise
 
 from ...schemas.memory import EngineName
 from ...schemas.roles import Role
@@ -12,6 +13,9 @@ from .policies import POLICIES
 from .queues import FairQueue
 from .records import Instance, Tenant
 from .settings import DispatchSettings
+
+#: the role whose output each role takes
+_BEFORE = dict(pairwise(reversed(Role)))
 
 
 class Pool:
@@ -50,8 +54,8 @@ class Pool:
     @property
     def sender(self) -> "Pool | None":
         """Return the pool of the role before this one."""
-        place = list(Role).index(self.role)
-        return self.model.pools[list(Role)[place - 1]] if place else None
+        before = _BEFORE.get(self.role)
+        return None if before is None else self.model.pools[before]
 
     def largest(self) -> int | None:
         """Return the bytes of the largest tensor pool that NIXL reaches."""

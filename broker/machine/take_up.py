@@ -105,14 +105,14 @@ def _take_up_job(t: Tables, instance: Instance, held: HeldJob) -> None:
         _go_on(t, request, lease, current)
         return
     request.lease = current
-    abort_obsolete(t, request, lease)
+    _abort_obsolete(t, request, lease)
 
 
 def _go_on(t: Tables, request: Request, lease: Lease, current: Lease | None) -> None:
     """Let `lease` be the one of the attempt that runs; `current` ran at an earlier stage or in an older attempt."""
     instance = lease.instance
     if current is not None:
-        abort_obsolete(t, request, current)
+        _abort_obsolete(t, request, current)
         request.lease = lease
     staged = request.staged
     if staged is not None and STAGES[staged.instance.role].follower is not instance.role:
@@ -125,7 +125,7 @@ def _go_on(t: Tables, request: Request, lease: Lease, current: Lease | None) -> 
         lease.segment = ""
 
 
-def abort_obsolete(t: Tables, request: Request, lease: Lease) -> None:
+def _abort_obsolete(t: Tables, request: Request, lease: Lease) -> None:
     """Stop what is computed for nothing; the request's own lease stays as it is."""
     current = request.lease
     abort_lease(t, lease)
